@@ -1,0 +1,23 @@
+// Package monotime is a monotonic clock that also counts the time in which the machine was suspended, where the
+// system has one (CLOCK_BOOTTIME). Leases and freezes are judged on it: Go's own monotonic clock stands still
+// during suspend, so a laptop or a paused virtual machine would wake up believing in a lease that is long gone.
+package monotime
+
+import "time"
+
+var start = time.Now()
+
+// Time is an instant on this process's monotonic clock. Only differences mean anything.
+type Time time.Duration
+
+// Now returns the present instant. It costs one system call and no allocation.
+func Now() Time { return Time(now()) }
+
+// Since returns the time elapsed since t.
+func Since(t Time) time.Duration { return time.Duration(Now() - t) }
+
+// Add returns t+d.
+func (t Time) Add(d time.Duration) Time { return t + Time(d) }
+
+// Sub returns t-u.
+func (t Time) Sub(u Time) time.Duration { return time.Duration(t - u) }

@@ -1,0 +1,60 @@
+package wire
+
+import "strconv"
+
+// ProtocolVersion is the version of the messages between nodes. A hello says it; another major version is refused.
+const ProtocolVersion = 1
+
+// SchemaVersion is the field v of every record.
+const SchemaVersion = 1
+
+// QueueGroup is the queue group of every channel.
+const QueueGroup = "fabric"
+
+// Headers of the fabric. None is needed on an ordinary request.
+const (
+	// HeaderRefused lists, separated by commas, the RIDs that have refused this operation already.
+	HeaderRefused = "Fabric-Refused"
+	// HeaderFrom is the RID of the member that sent a refusal or an error.
+	HeaderFrom = "Fabric-From"
+	// HeaderServedBy is the RID that served a request of a reference channel.
+	HeaderServedBy = "Fabric-Served-By"
+)
+
+// Mesh spells the subjects and bucket names of one mesh.
+type Mesh string
+
+func (m Mesh) prefix() string { return "fab." + string(m) + "." }
+
+// Channel is the select-one subject of a channel.
+func (m Mesh) Channel(channel string) string { return m.prefix() + "ch." + channel }
+
+// Admin is the subject of an operator request.
+func (m Mesh) Admin(verb string) string { return m.prefix() + "admin." + verb }
+
+// Node is the prefix of one process run's inbox, without a final dot.
+func (m Mesh) Node(rid string, lifecycle uint64) string {
+	return m.prefix() + "node." + rid + "." + strconv.FormatUint(lifecycle, 10)
+}
+
+// NodeChannel is the subject of a channel at one process run.
+func (m Mesh) NodeChannel(rid string, lifecycle uint64, channel string) string {
+	return m.Node(rid, lifecycle) + ".ch." + channel
+}
+
+// NodeHello is the subject of the handshake with one process run, which is also its liveness probe.
+func (m Mesh) NodeHello(rid string, lifecycle uint64) string {
+	return m.Node(rid, lifecycle) + ".hello"
+}
+
+// Client is the prefix of the inbox of a program that is no node.
+func (m Mesh) Client(name string) string { return m.prefix() + "client." + name }
+
+// LocationBucket holds object records.
+func (m Mesh) LocationBucket() string { return "FABRIC_" + string(m) + "_LOCATION" }
+
+// NodesBucket holds descriptors and owner leases.
+func (m Mesh) NodesBucket() string { return "FABRIC_" + string(m) + "_NODES" }
+
+// ChangePrefix is the prefix of the republished changes of the mesh's buckets.
+func (m Mesh) ChangePrefix() string { return m.prefix() + "chg" }

@@ -1,0 +1,75 @@
+package kvlocation
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// NodeState is a node's host state as its descriptor publishes it.
+type NodeState string
+
+// The host states. Only Serving nodes are candidates of select-one (FO-3.1a).
+const (
+	// StatePreparing: started, not yet serving, or checking its identity and lease again after a reconnect.
+	// Next: Serving, Draining, Stopped, Error.
+	StatePreparing NodeState = "Preparing"
+	// StateServing: takes new work. Next: Preparing, Draining, Error.
+	StateServing NodeState = "Serving"
+	// StateDraining: finishes what it accepted and refuses the rest. Next: Stopped, Error.
+	StateDraining NodeState = "Draining"
+	// StateStopped is terminal: an orderly end.
+	StateStopped NodeState = "Stopped"
+	// StateError is terminal: the node ended itself; its log and last error say why.
+	StateError NodeState = "Error"
+)
+
+// ChannelKind tells the two kinds of channel apart.
+type ChannelKind string
+
+// The kinds of channel.
+const (
+	// RouteMesh channels are served by nodes of the mesh, with weights.
+	RouteMesh ChannelKind = "route_mesh"
+	// ClientServer channels are served by declared servers, without weights; any program may be a client.
+	ClientServer ChannelKind = "client_server"
+)
+
+// ChannelInfo is one channel of a descriptor.
+type ChannelInfo struct {
+	Name string      `json:"name"`
+	Kind ChannelKind `json:"kind"`
+	// Weight is the member's share, 0 = out; always 1 for ClientServer.
+	Weight int `json:"weight"`
+}
+
+// Descriptor is what a node publishes about itself under desc.<rid>. Only the node itself writes it, while it
+// holds its lease; the one other writer is an operator who forgets a dead node.
+type Descriptor struct {
+	V          int           `json:"v"`
+	RID        string        `json:"rid"`
+	Lifecycle  uint64        `json:"lifecycle"`
+	State      NodeState     `json:"state"`
+	AppVersion string        `json:"app_version,omitempty"`
+	Weight     int           `json:"weight"`
+	Wave       string        `json:"wave,omitempty"`
+	Types      []string      `json:"types,omitempty"`
+	Capacity   int           `json:"capacity,omitempty"`
+	Channels   []ChannelInfo `json:"channels,omitempty"`
+	Started    time.Time     `json:"started"`
+	Updated    time.Time     `json:"updated"`
+	// Write is the operation ID of the write that made this value.
+	Write string `json:"write"`
+
+	// Unknown keeps the fields that this version does not know, so that a rewrite does not drop them.
+	Unknown map[string]json.RawMessage `json:"-"`
+}
+
+// Channel returns the entry of a channel, and whether the descriptor lists it.
+func (d *Descriptor) Channel(name string) (ChannelInfo, bool) {
+	for _, c := range d.Channels {
+		if c.Name == name {
+			return c, true
+		}
+	}
+	return ChannelInfo{}, false
+}
