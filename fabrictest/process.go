@@ -1,0 +1,4 @@
+package fabrictest
+
+// Process is a child program of a test.
+type Process struct{}

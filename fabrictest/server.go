@@ -1,0 +1,245 @@
+package fabrictest
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/internal/embedded"
+)
+
+// readyTimeout bounds every wait for a server or cluster. It is generous for
+// the sake of slow machines under the race detector.
+const readyTimeout = 60 * time.Second
+
+// Server is a nats-server with JetStream, in this process or, with AsProcess,
+// in one of its own. Its methods may be called from any goroutine, except that
+// those that take or use the test's failure functions belong on the test's
+// goroutine, as testing.TB demands.
+type Server struct {
+	name string
+	port int
+	spec serverSpec
+	set  settings
+
+	mu      sync.Mutex
+	inner   *embedded.Server // running in this process
+	process *Process         // running in its own
+}
+
+// serverSpec is what a server process must know; it crosses the process
+// boundary as JSON.
+type serverSpec struct {
+	Name        string
+	Port        int
+	StoreDir    string
+	Durable     bool
+	Config      string
+	ClusterName string
+	ClusterPort int
+	Routes      []string
+}
+
+// StartServer starts one server on a free port of loopback, with its data in a
+// temporary directory of the test, and stops it when the test ends.
+func StartServer(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	s := newServer(t, "server", newSettings(opts))
+	s.start(t)
+	return s
+}
+
+func newSettings(opts []Option) settings {
+	var set settings
+	for _, o := range opts {
+		o(&set)
+	}
+	return set
+}
+
+func newServer(t testing.TB, name string, set settings) *Server {
+	t.Helper()
+	if set.asProcess && len(set.options) > 0 {
+		t.Fatalf("fabrictest: WithOptions does not work with AsProcess: use WithConfig")
+	}
+	port := freePort(t)
+	s := &Server{
+		name: name,
+		port: port,
+		set:  set,
+		spec: serverSpec{
+			Name:     name,
+			Port:     port,
+			StoreDir: filepath.Join(t.TempDir(), name),
+			Durable:  set.durable,
+			Config:   set.config,
+		},
+	}
+	t.Cleanup(s.stop)
+	return s
+}
+
+// config turns the spec into what the embedded server takes. Servers of tests
+// keep the stock ping interval and write deadline.
+func (spec serverSpec) embeddedConfig(change []func(*server.Options)) embedded.Config {
+	return embedded.Config{
+		ServerName:   spec.Name,
+		Port:         spec.Port,
+		StoreDir:     spec.StoreDir,
+		UnsafeNoSync: !spec.Durable,
+		ClusterName:  spec.ClusterName,
+		ClusterPort:  spec.ClusterPort,
+		Routes:       spec.Routes,
+		NoAdvertise:  true,
+		Options: func(o *server.Options) {
+			o.PingInterval, o.MaxPingsOut, o.WriteDeadline = 0, 0, 0
+			o.Cluster.PingInterval = 0
+			for _, f := range change {
+				f(o)
+			}
+		},
+	}
+}
+
+func (s *Server) start(t testing.TB) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inner != nil || s.process != nil {
+		t.Fatalf("fabrictest: server %s is already running", s.name)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
+	defer cancel()
+	change := append([]func(*server.Options){s.configText(t)}, s.set.options...)
+	inner, err := embedded.Start(ctx, s.spec.embeddedConfig(change))
+	if err != nil {
+		t.Fatalf("fabrictest: start server %s: %v", s.name, err)
+	}
+	s.inner = inner
+}
+
+// configText applies the text of WithConfig.
+func (s *Server) configText(t testing.TB) func(*server.Options) {
+	return func(o *server.Options) {
+		if err := applyConfig(o, s.spec.Config); err != nil {
+			t.Fatalf("fabrictest: WithConfig: %v", err)
+		}
+	}
+}
+
+func applyConfig(o *server.Options, text string) error {
+	if text == "" {
+		return nil
+	}
+	return o.ProcessConfigString(text)
+}
+
+// Name is the server's name; JetStream reports leaders and replicas by it.
+func (s *Server) Name() string { return s.name }
+
+// URL is where clients connect to. It stays the same over Kill and Restart.
+func (s *Server) URL() string { return natsURL(s.port) }
+
+// StoreDir is the directory in which the server keeps its data.
+func (s *Server) StoreDir() string { return s.spec.StoreDir }
+
+// NATS is the server itself, or nil while it is stopped or when it runs in a
+// process of its own.
+func (s *Server) NATS() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inner == nil {
+		return nil
+	}
+	return s.inner.NATS()
+}
+
+// Connect connects a client, which is closed when the test ends.
+func (s *Server) Connect(t testing.TB, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	return Connect(t, s.URL(), opts...)
+}
+
+// Connect connects a client to url (a server's or a proxy's), which is closed
+// when the test ends.
+func Connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, opts...)
+	if err != nil {
+		t.Fatalf("fabrictest: connect to %s: %v", url, err)
+	}
+	t.Cleanup(func() { closeAndWait(nc) })
+	return nc
+}
+
+// closeAndWait closes nc and waits until its callbacks have run, so that no
+// goroutine of it outlives the test.
+func closeAndWait(nc *nats.Conn) {
+	if nc.IsClosed() {
+		return
+	}
+	closed := nc.StatusChanged(nats.CLOSED)
+	nc.Close()
+	select {
+	case <-closed:
+	case <-time.After(5 * time.Second):
+	}
+}
+
+// Kill stops the server at once, without lame duck mode. Its data stays. In a
+// process of its own it dies by SIGKILL; inside the test process it closes
+// everything and gives up its JetStream leaderships first.
+func (s *Server) Kill() { s.stop() }
+
+// Restart starts a stopped server again, with its data and on its port.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.start(t)
+}
+
+// Running reports whether the server was started and not stopped since. A
+// frozen server counts as running.
+func (s *Server) Running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inner != nil || s.process != nil
+}
+
+// jetStreamStatus is what a cluster member knows about JetStream.
+type jetStreamStatus struct {
+	Current bool // there is a meta leader and this server has caught up
+	Peers   int  // members that the meta leader counts on; 0 unless it is this one
+}
+
+func (s *Server) status() (jetStreamStatus, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inner == nil {
+		return jetStreamStatus{}, fmt.Errorf("server %s is stopped", s.name)
+	}
+	return statusOf(s.inner.NATS()), nil
+}
+
+func statusOf(srv *server.Server) jetStreamStatus {
+	return jetStreamStatus{
+		Current: srv.JetStreamIsLeader() || srv.JetStreamIsCurrent(),
+		Peers:   len(srv.JetStreamClusterPeers()),
+	}
+}
+
+func (s *Server) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inner != nil {
+		s.inner.Shutdown()
+		s.inner = nil
+	}
+}
+
+func (s *Server) String() string { return fmt.Sprintf("%s (%s)", s.name, s.URL()) }

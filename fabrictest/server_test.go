@@ -1,0 +1,88 @@
+package fabrictest_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"natsfabric/fabrictest"
+)
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func jetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+func bucket(t testing.TB, nc *nats.Conn, replicas int) jetstream.KeyValue {
+	t.Helper()
+	kv, err := jetStream(t, nc).CreateKeyValue(testContext(t), jetstream.KeyValueConfig{Bucket: "b", Replicas: replicas})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kv
+}
+
+func TestServerKeepsDataOverKillAndRestart(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	kv := bucket(t, s.Connect(t), 1)
+	if _, err := kv.PutString(testContext(t), "k", "v"); err != nil {
+		t.Fatal(err)
+	}
+
+	s.Kill()
+	if nc, err := nats.Connect(s.URL()); err == nil {
+		nc.Close()
+		t.Fatal("a killed server takes connections")
+	}
+	s.Restart(t)
+
+	kv, err := jetStream(t, s.Connect(t)).KeyValue(testContext(t), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := kv.Get(testContext(t), "k"); err != nil || string(e.Value()) != "v" {
+		t.Fatalf("after restart: %v, %v", e, err)
+	}
+}
+
+func TestClusterReplicates(t *testing.T) {
+	t.Parallel()
+	c := fabrictest.StartCluster(t, 3)
+	kv := bucket(t, c.Connect(t), 3)
+	if _, err := kv.PutString(testContext(t), "k", "v"); err != nil {
+		t.Fatal(err)
+	}
+
+	leader := c.StreamLeader(t, "KV_b")
+	leader.Kill()
+	if leader.Running() {
+		t.Fatal("a killed server runs")
+	}
+	nc := c.Connect(t)
+	fabrictest.Eventually(t, 30*time.Second, "a write after the leader was killed", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		kv, err := jetStream(t, nc).KeyValue(ctx, "b")
+		if err != nil {
+			return false
+		}
+		_, err = kv.PutString(ctx, "k", "w")
+		return err == nil
+	})
+	leader.Restart(t)
+	c.WaitReady(t)
+}
