@@ -1,0 +1,38 @@
+# Everyday commands. `make` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help test lint build bench demo cluster cluster-stop e2e tools ci
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: ## all tests, with the race detector
+	go test -race -timeout 15m ./...
+
+lint: tools ## format, vet and staticcheck
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+	.tools/staticcheck ./...
+
+build: ## the commands, into dist/
+	go build -o dist/ ./cmd/...
+
+bench: ## the Go benchmarks, 5 runs each
+	go test -run '^$$' -bench . -benchmem -count 5 ./...
+
+demo: ## a mesh of three nodes working through a real access log
+	go run ./cmd/fabricnode demo
+
+cluster: ## start a NATS cluster of three servers on loopback
+	scripts/cluster start
+
+cluster-stop: ## stop it
+	scripts/cluster stop
+
+e2e: ## the stock nats CLI against a running node
+	scripts/e2e-nats-cli
+
+tools: ## build the pinned tools into .tools/
+	scripts/tools
+
+ci: ## everything that is checked on each change
+	bash .ci/run
