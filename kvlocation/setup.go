@@ -1,0 +1,316 @@
+package kvlocation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"natsfabric/internal/wire"
+)
+
+const (
+	// MinServer is the oldest nats-server whose JetStream has everything that the buckets need: message TTLs with
+	// markers, and atomic publishing.
+	MinServer = "2.12"
+	// minAPILevel is the JetStream API level of MinServer.
+	minAPILevel = 2
+
+	// MetaEpoch is the key of the stream metadata that holds the store's epoch.
+	MetaEpoch = "fabric-epoch"
+	// MetaMesh is the key of the stream metadata that holds the name of the mesh.
+	MetaMesh = "fabric-mesh"
+
+	// duplicateWindow is longer than any write is repeated.
+	duplicateWindow = 10 * time.Minute
+	// markerTTL is how long the server keeps the marker of a key that expired. It is longer than any delayed
+	// write can live, so that "expected: nothing" does not become true again under one.
+	markerTTL = 10 * time.Minute
+
+	setupTimeout = 5 * time.Second
+	// updateTimeout bounds one change of a stream's configuration; a change of replicas creates and fills them.
+	updateTimeout = 30 * time.Second
+)
+
+// Setup says how the buckets of a mesh are to look.
+type Setup struct {
+	// Mesh is the name of the mesh: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
+	Mesh string
+	// Domain is the JetStream domain; empty for that of the connection.
+	Domain string
+	// Replicas is how many servers keep each bucket: 1, 3 or 5. 0 means 1.
+	Replicas int
+	// Memory keeps the buckets in memory. What was acknowledged is then lost when the servers stop: for tests only.
+	Memory bool
+	// SetReplicas lets Init change the number of replicas of buckets that exist. Without it a difference is
+	// reported as drift and nothing is changed.
+	SetReplicas bool
+}
+
+// Report is what Init did and what Init or Check found.
+type Report struct {
+	Mesh string `json:"mesh"`
+	// Server is the version of the server that the connection leads to.
+	Server  string         `json:"server"`
+	Buckets []BucketReport `json:"buckets"`
+}
+
+// BucketReport is one bucket of a Report.
+type BucketReport struct {
+	Bucket string `json:"bucket"`
+	// Missing: the bucket does not exist (Check only).
+	Missing bool `json:"missing,omitempty"`
+	// Created: Init made it.
+	Created bool `json:"created,omitempty"`
+	// Changed: Init changed its replicas, as SetReplicas allowed.
+	Changed  bool   `json:"changed,omitempty"`
+	Epoch    uint64 `json:"epoch,omitempty"`
+	Replicas int    `json:"replicas,omitempty"`
+	// Drift lists what is not as it should be.
+	Drift []Drift `json:"drift,omitempty"`
+}
+
+// Drift is one setting of a bucket that is not as it should be.
+type Drift struct {
+	Field string `json:"field"`
+	Want  string `json:"want"`
+	Got   string `json:"got"`
+	// Dangerous: the fabric's guarantees do not hold with it, and Open refuses it.
+	Dangerous bool `json:"dangerous"`
+}
+
+func (d Drift) String() string {
+	return fmt.Sprintf("%s is %s, must be %s", d.Field, d.Got, d.Want)
+}
+
+// OK reports whether every bucket exists and is as it should be.
+func (r Report) OK() bool {
+	return !slices.ContainsFunc(r.Buckets, func(b BucketReport) bool { return b.Missing || len(b.Drift) > 0 })
+}
+
+// dangerous returns an error that names the first thing that forbids to use the store, or nil.
+func (r Report) dangerous() error {
+	for _, b := range r.Buckets {
+		if b.Missing {
+			return fmt.Errorf("bucket %s does not exist: make the mesh's buckets first (fabricnode init --mesh %s)", b.Bucket, r.Mesh)
+		}
+		for _, d := range b.Drift {
+			if d.Dangerous {
+				return fmt.Errorf("bucket %s: %s: correct the stream KV_%s, or remove it and make it again (all it holds is lost then)", b.Bucket, d, b.Bucket)
+			}
+		}
+	}
+	return nil
+}
+
+// Init makes the buckets of a mesh that do not exist. It is idempotent, and any number of programs may call it at
+// once. Of buckets that exist it repairs nothing but what SetReplicas allows: the rest stands in the report as
+// drift, which is not an error.
+//
+// Errors name what is missing: JetStream, a newer server, servers for the replicas, a permission, an answer.
+func Init(ctx context.Context, nc *nats.Conn, s Setup) (Report, error) {
+	return s.run(ctx, nc, true)
+}
+
+// Check compares the buckets of a mesh with what they should be, and changes nothing. A missing bucket and drift
+// stand in the report and are no error.
+func Check(ctx context.Context, nc *nats.Conn, s Setup) (Report, error) {
+	return s.run(ctx, nc, false)
+}
+
+func (s Setup) run(ctx context.Context, nc *nats.Conn, create bool) (Report, error) {
+	if s.Replicas == 0 {
+		s.Replicas = 1
+	}
+	if err := s.validate(); err != nil {
+		return Report{}, err
+	}
+	js, err := s.jetStream(nc)
+	if err != nil {
+		return Report{}, err
+	}
+	if err := checkServer(ctx, nc, js); err != nil {
+		return Report{}, err
+	}
+	r := Report{Mesh: s.Mesh, Server: nc.ConnectedServerVersion()}
+	for _, want := range s.streams() {
+		b, err := s.bucket(ctx, nc, js, want, create)
+		if err != nil {
+			return r, err
+		}
+		r.Buckets = append(r.Buckets, b)
+	}
+	return r, nil
+}
+
+func (s Setup) validate() error {
+	if err := wire.CheckName("mesh name", s.Mesh); err != nil {
+		return err
+	}
+	switch s.Replicas {
+	case 1, 3, 5:
+		return nil
+	}
+	return fmt.Errorf("replicas %d is not allowed: it must be 1, 3 or 5", s.Replicas)
+}
+
+func (s Setup) jetStream(nc *nats.Conn) (jetstream.JetStream, error) {
+	if s.Domain != "" {
+		return jetstream.NewWithDomain(nc, s.Domain)
+	}
+	return jetstream.New(nc)
+}
+
+// streams returns the streams as they should be.
+func (s Setup) streams() []jetstream.StreamConfig {
+	mesh := wire.Mesh(s.Mesh)
+	storage := jetstream.FileStorage
+	if s.Memory {
+		storage = jetstream.MemoryStorage
+	}
+	stream := func(bucket, change string) jetstream.StreamConfig {
+		return jetstream.StreamConfig{
+			Name:              "KV_" + bucket,
+			Description:       "natsfabric mesh " + s.Mesh,
+			Subjects:          []string{"$KV." + bucket + ".>"},
+			Retention:         jetstream.LimitsPolicy,
+			Discard:           jetstream.DiscardNew,
+			Storage:           storage,
+			Replicas:          s.Replicas,
+			MaxMsgsPerSubject: 1,
+			MaxConsumers:      -1,
+			MaxMsgs:           -1,
+			MaxBytes:          -1,
+			MaxMsgSize:        -1,
+			Duplicates:        duplicateWindow,
+			DenyDelete:        true,
+			AllowRollup:       true,
+			AllowDirect:       true,
+			AllowMsgTTL:       true,
+			// The server writes markers of this TTL for keys that expire.
+			SubjectDeleteMarkerTTL: markerTTL,
+			AllowAtomicPublish:     true,
+			RePublish: &jetstream.RePublish{
+				Source:      "$KV." + bucket + ".>",
+				Destination: mesh.ChangePrefix() + "." + change + ".>",
+			},
+			Metadata: map[string]string{MetaMesh: s.Mesh},
+		}
+	}
+	return []jetstream.StreamConfig{
+		stream(mesh.NodesBucket(), changeNodes),
+		stream(mesh.LocationBucket(), changeLocation),
+	}
+}
+
+// The bucket's token in the subjects of republished changes.
+const (
+	changeNodes    = "nodes"
+	changeLocation = "location"
+)
+
+// checkServer asks for JetStream and its level.
+func checkServer(ctx context.Context, nc *nats.Conn, js jetstream.JetStream) error {
+	actx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	info, err := js.AccountInfo(actx)
+	if err != nil {
+		return setupError(ctx, nc, "ask for JetStream ($JS.API.INFO)", err)
+	}
+	if info.API.Level < minAPILevel {
+		return fmt.Errorf("nats-server %s at %s is too old: %s or newer is needed (JetStream API level %d, found %d)",
+			nc.ConnectedServerVersion(), nc.ConnectedUrlRedacted(), MinServer, minAPILevel, info.API.Level)
+	}
+	return nil
+}
+
+func (s Setup) bucket(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, want jetstream.StreamConfig, create bool) (BucketReport, error) {
+	b := BucketReport{Bucket: want.Name[len("KV_"):]}
+	actx, cancel := context.WithTimeout(ctx, updateTimeout)
+	defer cancel()
+
+	info, err := streamInfo(actx, js, want.Name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound) && !create:
+		b.Missing = true
+		return b, nil
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		if info, err = createStream(actx, js, want); err != nil {
+			return b, s.createError(ctx, nc, want, err)
+		}
+		b.Created = true
+	case err != nil:
+		return b, setupError(ctx, nc, "read the stream "+want.Name, err)
+	}
+
+	if create && info.Config.Metadata[MetaEpoch] == "" && info.State.LastSeq == 0 {
+		// Made a moment ago, here or by another program; both derive the same epoch from the server's own time
+		// of creation. It is larger than that of any earlier life of the stream.
+		cfg := info.Config
+		cfg.Metadata = withMeta(cfg.Metadata, MetaEpoch, strconv.FormatInt(info.Created.UnixMicro(), 10))
+		if info, err = updateStream(actx, js, cfg); err != nil {
+			return b, setupError(ctx, nc, "write the epoch into the stream "+want.Name, err)
+		}
+	}
+	if create && s.SetReplicas && info.Config.Replicas != want.Replicas {
+		cfg := info.Config
+		cfg.Replicas = want.Replicas
+		if info, err = updateStream(actx, js, cfg); err != nil {
+			return b, s.createError(ctx, nc, want, err)
+		}
+		b.Changed = true
+	}
+	b.Replicas = info.Config.Replicas
+	b.Epoch, _ = epochOf(info.Config.Metadata)
+	b.Drift = compareStreams(want, info.Config)
+	return b, nil
+}
+
+func withMeta(meta map[string]string, key, value string) map[string]string {
+	out := map[string]string{key: value}
+	for k, v := range meta {
+		if k != key {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func streamInfo(ctx context.Context, js jetstream.JetStream, name string) (*jetstream.StreamInfo, error) {
+	st, err := js.Stream(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return st.CachedInfo(), nil
+}
+
+func createStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
+	st, err := js.CreateStream(ctx, cfg)
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return streamInfo(ctx, js, cfg.Name) // another program made it meanwhile
+	}
+	if err != nil {
+		return nil, err
+	}
+	return st.CachedInfo(), nil
+}
+
+func updateStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
+	st, err := js.UpdateStream(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return st.CachedInfo(), nil
+}
+
+// epochOf reads the epoch from a stream's metadata.
+func epochOf(meta map[string]string) (uint64, bool) {
+	e, err := strconv.ParseUint(meta[MetaEpoch], 10, 64)
+	return e, err == nil && e > 0 && e <= math.MaxInt64
+}
