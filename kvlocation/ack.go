@@ -1,0 +1,97 @@
+package kvlocation
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+// JetStream's error codes that a write distinguishes.
+const (
+	codeNoResources       = 10023 // and 10047: the server or account is out of memory or disk
+	codeNoStorage         = 10047
+	codeNotAvailable      = 10008 // no leader
+	codeWrongLastSequence = 10071 // names the key's last sequence
+	codeStoreFailed       = 10077
+	codeDuplicateInFlight = 10158 // the same message ID is being stored
+	codeKeyInFlight       = 10164 // another write of the key is being stored; names no sequence
+	codeTooMany           = 10167
+)
+
+// pubAck is the server's answer to a write.
+type pubAck struct {
+	seq       uint64 // stored at, or the sequence that a codeWrongLastSequence names
+	code      int
+	err       error
+	notStored bool // this sending was certainly not stored, and the same write may be sent again
+	refused   bool // this sending was certainly not stored, and sending it again would not help
+}
+
+var errNoResponders = errors.New("nobody takes writes of the stream (503)")
+
+// parseAck reads an answer. The frequent one, {"stream":"...","seq":N,"duplicate":true}, costs no allocation.
+func parseAck(m *nats.Msg) pubAck {
+	if statusOf(m) == "503" {
+		return pubAck{code: 503, err: errNoResponders, notStored: true}
+	}
+	if seq, ok := parseStored(m.Data); ok {
+		return pubAck{seq: seq}
+	}
+	var a struct {
+		Seq   uint64         `json:"seq"`
+		Error *nats.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &a); err != nil || (a.Error == nil && a.Seq == 0) {
+		return pubAck{err: fmt.Errorf("cannot read the server's answer %q", cut(m.Data))}
+	}
+	if a.Error == nil {
+		return pubAck{seq: a.Seq}
+	}
+	ack := pubAck{code: int(a.Error.ErrorCode), err: a.Error}
+	switch ack.code {
+	case codeWrongLastSequence:
+		// The text ends in the sequence: "wrong last sequence: 9".
+		n, err := strconv.ParseUint(a.Error.Description[strings.LastIndexByte(a.Error.Description, ' ')+1:], 10, 64)
+		if err != nil {
+			return pubAck{err: a.Error}
+		}
+		ack.seq = n
+	case codeKeyInFlight, codeTooMany, codeNoResources, codeNoStorage:
+		ack.notStored = true
+	case codeNotAvailable, codeStoreFailed, codeDuplicateInFlight:
+	default:
+		ack.refused = true
+	}
+	return ack
+}
+
+// parseStored reads {"stream":"...","seq":N followed by anything but an error.
+func parseStored(b []byte) (uint64, bool) {
+	const head, mid = `{"stream":"`, `"seq":`
+	if !bytes.HasPrefix(b, []byte(head)) || bytes.Contains(b, []byte(`"error"`)) {
+		return 0, false
+	}
+	i := bytes.Index(b, []byte(mid))
+	if i < 0 {
+		return 0, false
+	}
+	var n uint64
+	for _, ch := range b[i+len(mid):] {
+		switch {
+		case ch >= '0' && ch <= '9' && n < 1<<59:
+			n = n*10 + uint64(ch-'0')
+			continue
+		case ch == ' ' && n == 0:
+			continue
+		}
+		break
+	}
+	return n, n > 0
+}
+
+func cut(b []byte) []byte { return b[:min(len(b), 120)] }

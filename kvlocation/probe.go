@@ -1,0 +1,96 @@
+package kvlocation
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nuid"
+)
+
+// probeTTL is how long a probe key outlives its last use.
+const probeTTL = time.Minute
+
+// confirmer lets the reads of one bucket that need "no older than now" share the writes that tell what now is.
+//
+// A write serves a read only when the read began before the write was first sent: only then does every change that
+// was acknowledged before the read began stand below the write's sequence. So at most one write is under way, and
+// those who come meanwhile wait together for the next one.
+type confirmer struct {
+	mu      sync.Mutex
+	next    *probeWrite // not yet sent; new readers join it
+	running bool
+}
+
+// probeWrite is one write of the probe key and those who wait for it.
+type probeWrite struct {
+	done    chan struct{} // closed when seq or err is set
+	seq     uint64
+	err     error
+	waiting int                // under the confirmer's mutex
+	cancel  context.CancelFunc // ends the write when nobody waits any more
+	ctx     context.Context
+}
+
+func (s *Store) probeKey() string { return "probe." + s.rid }
+
+// probe returns the sequence of a write of an own key that was sent after probe was called. It needs the quorum.
+func (s *Store) probe(ctx context.Context, b *bucket) (uint64, error) {
+	cf := &b.confirm
+	cf.mu.Lock()
+	if s.ctx.Err() != nil {
+		cf.mu.Unlock()
+		return 0, unavailable("confirm", b.name+" "+s.probeKey(), errStoreClosed)
+	}
+	if cf.next == nil {
+		p := &probeWrite{done: make(chan struct{})}
+		p.ctx, p.cancel = context.WithCancel(s.ctx)
+		cf.next = p
+	}
+	p := cf.next
+	p.waiting++
+	if !cf.running {
+		cf.running = true
+		s.wg.Add(1)
+		go s.runProbes(b)
+	}
+	cf.mu.Unlock()
+
+	select {
+	case <-p.done:
+		return p.seq, p.err
+	case <-ctx.Done():
+		cf.mu.Lock()
+		if p.waiting--; p.waiting == 0 {
+			p.cancel()
+			if cf.next == p {
+				cf.next = nil
+			}
+		}
+		cf.mu.Unlock()
+		return 0, unavailable("confirm", b.name+" "+s.probeKey(), ctx.Err())
+	}
+}
+
+// runProbes sends one probe after the other while somebody waits.
+func (s *Store) runProbes(b *bucket) {
+	defer s.wg.Done()
+	cf := &b.confirm
+	for {
+		cf.mu.Lock()
+		p := cf.next
+		cf.next = nil
+		if p == nil {
+			cf.running = false
+			cf.mu.Unlock()
+			return
+		}
+		cf.mu.Unlock()
+		// No decision is ever based on the key's value, so it needs no expectation: whoever wrote last, a write's
+		// own sequence lies above everything acknowledged before.
+		res, err := s.write(p.ctx, write{bucket: b, key: s.probeKey(), blind: true, opID: nuid.Next(), ttl: probeTTL})
+		p.seq, p.err = res.revision, err
+		p.cancel()
+		close(p.done)
+	}
+}

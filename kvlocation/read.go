@@ -1,0 +1,232 @@
+package kvlocation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/internal/monotime"
+	"natsfabric/outcome"
+)
+
+// maxSnapshotKeys is how many keys one consistent read may name or match: the server's bound.
+const maxSnapshotKeys = 1024
+
+// storedMsg is one message of a bucket: the last one of its key.
+type storedMsg struct {
+	key      string
+	revision uint64
+	value    []byte
+	time     time.Time // the server's
+	header   nats.Header
+	opID     string // the operation ID of the write that made it
+}
+
+// deleted reports whether the message is a marker: made by a delete or by an expiry.
+func (m *storedMsg) deleted() bool {
+	if op := first(m.header, "KV-Operation"); op == "PURGE" || op == "DEL" {
+		return true
+	}
+	return m.expired()
+}
+
+// expired reports whether the message is the server's marker of an expiry.
+func (m *storedMsg) expired() bool { return first(m.header, "Nats-Marker-Reason") != "" }
+
+func first(h nats.Header, key string) string {
+	if v := h[key]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+// snapshot is one consistent state of several keys at one replica.
+type snapshot struct {
+	upTo uint64 // the replica's last sequence
+	msgs []*storedMsg
+}
+
+// get returns the message of a key, or nil.
+func (s *snapshot) get(key string) *storedMsg {
+	for _, m := range s.msgs {
+		if m.key == key {
+			return m
+		}
+	}
+	return nil
+}
+
+// get reads the last message of a key from any replica, so it may be stale; nil means that there is none.
+func (s *Store) get(ctx context.Context, b *bucket, key string) (*storedMsg, error) {
+	c := s.mux.take(false)
+	defer s.mux.put(c)
+	c.msg.Subject = b.direct + "." + b.subject + key
+
+	var found *storedMsg
+	err := s.ask(ctx, c, "read", b.name+" "+key, func(m *nats.Msg) (bool, error) {
+		if statusOf(m) == "404" {
+			return true, nil
+		}
+		var err error
+		found, err = b.parse(m)
+		return err == nil, err
+	})
+	return found, err
+}
+
+// snapshot reads the last messages of keys (wildcards allowed) in one consistent state that is no older than floor.
+// Since the server does not say how far it is when none of them exists, the store's own probe key is read along,
+// and written when it is missing too.
+func (s *Store) snapshot(ctx context.Context, b *bucket, floor uint64, keys ...string) (*snapshot, error) {
+	probe := s.probeKey()
+	names := make([]string, 0, len(keys)+1)
+	for _, k := range keys {
+		names = append(names, b.subject+k)
+	}
+	names = append(names, b.subject+probe)
+	body, err := json.Marshal(map[string]any{"multi_last": names})
+	if err != nil {
+		return nil, refused("read", b.name, err)
+	}
+	for try := 0; ; try++ {
+		snap, err := s.readSeveral(ctx, b, body)
+		if err != nil {
+			return nil, err
+		}
+		if snap.upTo == 0 {
+			seq, err := s.probe(ctx, b)
+			if err != nil {
+				return nil, err
+			}
+			floor = max(floor, seq)
+			continue
+		}
+		if snap.upTo >= floor {
+			return snap, nil
+		}
+		if err := s.sleep(ctx, backoff(try)); err != nil {
+			return nil, unavailable("read", b.name, errors.Join(err,
+				fmt.Errorf("the replica that answered is at sequence %d, behind %d", snap.upTo, floor)))
+		}
+	}
+}
+
+// readSeveral makes one consistent read. A result with upTo 0 means that none of the keys exists.
+func (s *Store) readSeveral(ctx context.Context, b *bucket, body []byte) (*snapshot, error) {
+	c := s.mux.take(true)
+	defer func() { s.mux.put(c) }()
+	c.msg.Subject, c.msg.Data = b.direct, body
+
+	var snap *snapshot
+	err := s.ask(ctx, c, "read", b.name, func(m *nats.Msg) (bool, error) {
+		switch statusOf(m) {
+		case "204":
+		case "404":
+			snap = &snapshot{}
+			return true, nil
+		default:
+			return false, fmt.Errorf("unexpected answer %v to a read of several keys", m.Header)
+		}
+		var err error
+		snap, err = b.parseSeveral(s.mux.parts(c), m)
+		return err == nil, err
+	})
+	return snap, err
+}
+
+// ask sends c's message until accept says that the answer will do. A read is harmless, so each attempt is simply
+// sent again, under a new token, so that the parts of two attempts cannot mix.
+func (s *Store) ask(ctx context.Context, c *call, op, target string, accept func(*nats.Msg) (bool, error)) error {
+	limit := s.limit(ctx, monotime.Now())
+	var why error
+	for try := 0; ; try++ {
+		if monotime.Now() > limit || s.ctx.Err() != nil || ctx.Err() != nil {
+			if s.ctx.Err() != nil {
+				why = errors.Join(errStoreClosed, why)
+			}
+			return unavailable(op, target, errors.Join(ctx.Err(), why))
+		}
+		err := s.nc.PublishMsg(&c.msg)
+		if err == nil {
+			m, end := c.wait(ctx, s.attempt/4)
+			if end != answered {
+				why = noAnswer(end)
+			} else if st := statusOf(m); st == "503" {
+				why = errors.New("no replica answers reads (503)")
+			} else if st == "413" || st == "408" || st == "400" {
+				return outcome.New(op, outcome.InternalFailure, outcome.NotAccepted, target, "the server refused the read: "+first(m.Header, "Description"))
+			} else if ok, err := accept(m); ok {
+				return nil
+			} else {
+				why = err
+			}
+		} else if why = err; hopeless(err) {
+			return unavailable(op, target, err)
+		}
+		s.mux.renew(c)
+		c.pause(ctx, backoff(try))
+	}
+}
+
+// parse reads the answer to a direct get.
+func (b *bucket) parse(m *nats.Msg) (*storedMsg, error) {
+	subject := first(m.Header, "Nats-Subject")
+	seq, err := strconv.ParseUint(first(m.Header, "Nats-Sequence"), 10, 64)
+	if err != nil || len(subject) <= len(b.subject) || subject[:len(b.subject)] != b.subject {
+		return nil, fmt.Errorf("cannot read the server's answer %v", m.Header)
+	}
+	at, err := time.Parse(time.RFC3339Nano, first(m.Header, "Nats-Time-Stamp"))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the server's time stamp: %w", err)
+	}
+	return &storedMsg{
+		key: subject[len(b.subject):], revision: seq, value: m.Data, time: at,
+		header: m.Header, opID: first(m.Header, nats.MsgIdHdr),
+	}, nil
+}
+
+// parseSeveral reads the answer to a read of several keys: its parts, then the end. Each part names its predecessor,
+// so a lost one is noticed.
+func (b *bucket) parseSeveral(parts []*nats.Msg, end *nats.Msg) (*snapshot, error) {
+	snap := &snapshot{msgs: make([]*storedMsg, 0, len(parts))}
+	last := "0"
+	for _, p := range parts {
+		if first(p.Header, "Nats-Last-Sequence") != last {
+			return nil, errors.New("a part of the server's answer is missing")
+		}
+		last = first(p.Header, "Nats-Sequence")
+		m, err := b.parse(p)
+		if err != nil {
+			return nil, err
+		}
+		snap.msgs = append(snap.msgs, m)
+	}
+	if first(end.Header, "Nats-Last-Sequence") != last || first(end.Header, "Nats-Num-Pending") != "0" {
+		return nil, errors.New("a part of the server's answer is missing")
+	}
+	upTo, err := strconv.ParseUint(first(end.Header, "Nats-UpTo-Sequence"), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the server's answer %v", end.Header)
+	}
+	snap.upTo = upTo
+	return snap, nil
+}
+
+// sleep waits for d; its error says why it ended early.
+func (s *Store) sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.ctx.Done():
+		return errStoreClosed
+	}
+}

@@ -1,0 +1,287 @@
+package kvlocation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/internal/monotime"
+	"natsfabric/outcome"
+)
+
+// resolveLimit bounds the time, from the first sending, within which "not applied" may be concluded from what a key
+// holds. It is below markerTTL by a margin for the server's clock and for the reading.
+const resolveLimit = markerTTL - time.Minute
+
+// write is one change of one key. Its zero fields mean: expect nothing there, no TTL, a value.
+type write struct {
+	bucket *bucket
+	key    string
+	expect uint64 // the revision that must be the key's last; 0 = no message at all
+	blind  bool   // no expectation: only for keys that no decision is ever based on
+	value  []byte
+	opID   string        // also the message ID; the same for every sending
+	ttl    time.Duration // whole seconds; 0 = for ever
+	marker bool          // a delete marker, which keeps value
+	// applied judges what the key holds (nil: no message) after the revision has moved. nil means judgeByOpID.
+	applied func(*storedMsg) verdict
+}
+
+// verdict is what a stored value tells about a write.
+type verdict uint8
+
+const (
+	cannotTell verdict = iota
+	wasApplied
+	wasLost
+)
+
+// judgeByOpID recognises a write only while it is the key's last message.
+func judgeByOpID(opID string, m *storedMsg) verdict {
+	if m != nil && m.opID == opID {
+		return wasApplied
+	}
+	return cannotTell
+}
+
+// writeResult says what is known about a write that was applied.
+type writeResult struct {
+	// revision is the write's own; 0 when it was recognised only in a later value.
+	revision uint64
+	// firstSent is the moment just before the first sending that may have been the applied one.
+	firstSent monotime.Time
+	// repeated is true when the write was sent more than once.
+	repeated bool
+	// current is what the key holds, when resolving the write took a read; else nil.
+	current *storedMsg
+}
+
+// sending is a write on its way: what is known about what was sent so far. A write whose result is unknown can be
+// taken up again with it.
+type sending struct {
+	write
+	firstSent monotime.Time
+	sent      int
+	// open is true when some sending may have been, or may still be, applied.
+	open bool
+}
+
+// write sends w until its result is known or ctx (Config.Timeout if it has no deadline) ends. It is the one path by
+// which any key of the mesh is written. Errors are *outcome.Error:
+//   - NotAccepted with ErrConflict in its chain: definitely not applied, the key had another revision;
+//   - NotAccepted otherwise: definitely not applied (never sent, or refused by the server);
+//   - Unavailable with Unknown: sent, and nobody can tell (yet).
+func (s *Store) write(ctx context.Context, w write) (writeResult, error) {
+	sd := sending{write: w}
+	return s.resolve(ctx, &sd)
+}
+
+// resolve sends the same write, again if need be, until a definite answer comes (FO-7a).
+func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
+	if err := s.checkSize(sd); err != nil {
+		return writeResult{}, err
+	}
+	c := s.mux.take(false)
+	defer s.mux.put(c)
+	sd.fill(c)
+
+	var (
+		now   = monotime.Now()
+		limit = s.limit(ctx, now)
+		why   error
+	)
+	for try := 0; ; try++ {
+		if try > 0 {
+			now = monotime.Now()
+		}
+		if !sd.open {
+			sd.firstSent = now // nothing sent before this can have been applied
+		}
+		if now > limit || s.ctx.Err() != nil || ctx.Err() != nil {
+			return writeResult{}, s.unresolved(ctx, sd, why)
+		}
+		err := s.nc.PublishMsg(&c.msg)
+		if err != nil && neverSent(err) {
+			if why = err; hopeless(err) {
+				return writeResult{}, s.unresolved(ctx, sd, why)
+			}
+			c.pause(ctx, backoff(try))
+			continue
+		}
+		sd.sent++
+		if err != nil { // a failed socket write may have carried the bytes out
+			sd.open, why = true, err
+			c.pause(ctx, backoff(try))
+			continue
+		}
+		msg, end := c.wait(ctx, min(s.attempt, limit.Sub(now)))
+		if end != answered {
+			sd.open, why = true, noAnswer(end)
+			continue
+		}
+		ack := parseAck(msg)
+		switch {
+		case ack.err == nil:
+			return writeResult{revision: ack.seq, firstSent: sd.firstSent, repeated: sd.sent > 1}, nil
+		case ack.code == codeWrongLastSequence && !sd.open && ack.seq >= sd.expect:
+			return writeResult{}, s.conflict(sd, ack.seq)
+		case ack.code == codeWrongLastSequence:
+			res, again, err := s.judge(ctx, sd, ack.seq)
+			if !again {
+				return res, err
+			}
+		case ack.refused:
+			if !sd.open {
+				return writeResult{}, outcome.Wrap("write", outcome.InternalFailure, outcome.NotAccepted, sd.name(), "the server refused it", ack.err)
+			}
+			return writeResult{}, s.unresolved(ctx, sd, ack.err)
+		default:
+			sd.open = sd.open || !ack.notStored
+		}
+		why = ack.err
+		c.pause(ctx, backoff(try))
+	}
+}
+
+// judge decides a write whose expectation was found not to hold although an earlier sending may have been applied:
+// it reads the key no older than the revision that the server named. again is true when the key still has the
+// expected revision: the answer came from a server that was behind, so the write is sent again.
+func (s *Store) judge(ctx context.Context, sd *sending, named uint64) (res writeResult, again bool, err error) {
+	snap, err := s.snapshot(ctx, sd.bucket, max(named, sd.expect), sd.key)
+	if err != nil {
+		return res, false, s.unresolved(ctx, sd, err)
+	}
+	m := snap.get(sd.key)
+	var current uint64
+	if m != nil {
+		current = m.revision
+	}
+	if current == sd.expect {
+		return res, true, nil
+	}
+	if !sd.open {
+		return res, false, s.conflict(sd, current)
+	}
+	v := cannotTell
+	if m != nil && m.opID == sd.opID {
+		v = wasApplied
+	} else if sd.applied != nil {
+		v = sd.applied(m)
+	}
+	if v == wasApplied {
+		res = writeResult{firstSent: sd.firstSent, repeated: sd.sent > 1, current: m}
+		if m != nil && m.opID == sd.opID {
+			res.revision = m.revision
+		}
+		return res, false, nil
+	}
+	if v == wasLost && monotime.Since(sd.firstSent) < resolveLimit {
+		return res, false, s.conflict(sd, current)
+	}
+	return res, false, s.unresolved(ctx, sd, fmt.Errorf("%s is at revision %d, and what it holds does not tell", sd.key, current))
+}
+
+func (sd *sending) name() string { return sd.bucket.name + " " + sd.key }
+
+func (s *Store) conflict(sd *sending, current uint64) error {
+	return outcome.Wrap("write", outcome.InvalidOperation, outcome.NotAccepted, sd.name(), "",
+		&conflictError{key: sd.key, expected: sd.expect, current: current})
+}
+
+// unresolved is the end of a write without a definite answer; why is what went wrong last.
+func (s *Store) unresolved(ctx context.Context, sd *sending, why error) error {
+	acc, detail := outcome.NotAccepted, "not applied"
+	if sd.open {
+		acc, detail = outcome.Unknown, fmt.Sprintf("sent %d times without a definite answer", sd.sent)
+	}
+	if s.ctx.Err() != nil {
+		why = errors.Join(errStoreClosed, why)
+	}
+	if err := ctx.Err(); err != nil {
+		why = errors.Join(err, why)
+	}
+	return outcome.Wrap("write", outcome.Unavailable, acc, sd.name(), detail, why)
+}
+
+var errStoreClosed = errors.New("the store was closed")
+
+// fill puts the message into c. Every sending is byte for byte the same.
+func (sd *sending) fill(c *call) {
+	c.msg.Subject = sd.bucket.publish + sd.key
+	c.msg.Data = sd.value
+	c.set(nats.MsgIdHdr, sd.opID)
+	if !sd.blind {
+		c.set(nats.ExpectedLastSubjSeqHdr, strconv.FormatUint(sd.expect, 10))
+	}
+	if sd.marker {
+		c.set("KV-Operation", "PURGE")
+		c.set("Nats-Rollup", "sub")
+	}
+	if sd.ttl > 0 {
+		c.set("Nats-TTL", strconv.FormatInt(int64(sd.ttl/time.Second), 10))
+	}
+}
+
+// maxHeader bounds the headers of a write: the fixed names, one key, numbers and an operation ID.
+const maxHeader = 512
+
+func (s *Store) checkSize(sd *sending) error {
+	if most := s.nc.MaxPayload() - maxHeader; most > 0 && int64(len(sd.value)) > most {
+		return outcome.New("write", outcome.CapacityExceeded, outcome.NotAccepted, sd.name(),
+			fmt.Sprintf("the value has %d bytes, the server takes %d", len(sd.value), most))
+	}
+	return nil
+}
+
+// limit is the latest end of an operation: that of the context decides, but none is pursued beyond the time in which
+// its result could still be concluded.
+func (s *Store) limit(ctx context.Context, now monotime.Time) monotime.Time {
+	if _, ok := ctx.Deadline(); ok {
+		return now.Add(resolveLimit)
+	}
+	return now.Add(s.timeout)
+}
+
+// backoff is the pause before the next attempt: 1 ms, doubled each time up to 256 ms, of which up to half is random.
+func backoff(try int) time.Duration {
+	d := time.Millisecond << min(try, 8)
+	return d - time.Duration(rand.Int64N(int64(d)/2+1))
+}
+
+// neverSent reports errors of Publish that say for certain that nothing left the process.
+func neverSent(err error) bool {
+	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionReconnecting) || hopeless(err)
+}
+
+// hopeless reports the ones among them that no repetition cures.
+func hopeless(err error) bool {
+	for _, e := range []error{
+		nats.ErrConnectionClosed, nats.ErrConnectionDraining, nats.ErrInvalidConnection, nats.ErrMaxPayload,
+		nats.ErrBadSubject, nats.ErrHeadersNotSupported, nats.ErrBadHeaderMsg, nats.ErrInvalidMsg,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+var (
+	errConnLost = errors.New("the connection was lost before an answer came")
+	errNoAnswer = errors.New("no answer within the attempt's time")
+)
+
+func noAnswer(end waitEnd) error {
+	switch end {
+	case connLost:
+		return errConnLost
+	case attemptOver:
+		return errNoAnswer
+	}
+	return nil // the context's own error says it
+}
