@@ -1,0 +1,32 @@
+package policy
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestConformance holds the rules of the design card that speak of the tree itself.
+func TestConformance(t *testing.T) {
+	tr := repository(t)
+
+	t.Run("CA-1", func(t *testing.T) {
+		for _, m := range []string{"github.com/nats-io/nats.go", "github.com/nats-io/nats-server/v2", "github.com/nats-io/nuid", "go.uber.org/zap"} {
+			if !regexp.MustCompile(`(?m)^\s*(require )?` + regexp.QuoteMeta(m) + ` v[^ \n]+$`).MatchString(tr.text["go.mod"]) {
+				t.Errorf("go.mod does not require %s directly", m)
+			}
+		}
+	})
+
+	// The rooms of later parts (relocate, session) come with what they hold; an empty one would promise something.
+	t.Run("CA-2", func(t *testing.T) {
+		for _, p := range []string{"go.mod", "README.md", "fabric/", "kvlocation/", "channels/", "cmd/fabricnode/", "cmd/fabric-bench/", "scripts/"} {
+			if len(tr.files(func(f string) bool { return f == p || strings.HasSuffix(p, "/") && strings.HasPrefix(f, p) })) == 0 {
+				t.Errorf("the top level lacks %s", p)
+			}
+		}
+		if !strings.HasPrefix(tr.text["go.mod"], "module "+module+"\n") {
+			t.Errorf("go.mod does not name the module %s", module)
+		}
+	})
+}

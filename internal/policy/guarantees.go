@@ -1,0 +1,75 @@
+package policy
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// guaranteesFile has one row per rule: | ID | rule | tests |. A test is named in a code span as
+// package.TestName/ID, where package is the folder and ID the sub-test.
+const guaranteesFile = "docs/guarantees.md"
+
+// rules are the IDs of the rules that hold today. A rule of a later part joins them with its part.
+var rules = strings.Fields(`
+	FO-2.1 FO-2.2 FO-2.3 FO-2.4 FO-2.5 FO-2.6
+	FO-3.1a FO-3.1b FO-3.1c FO-3.2a FO-3.2b FO-3.2c FO-3.2d
+	FO-7a FO-7b FO-7c FO-7d FO-7e
+	FO-8
+	FO-10.1 FO-10.2 FO-10.3 FO-10.4 FO-10.5
+	CA-1 CA-2 CA-3 CA-4 CA-6 CA-7
+`)
+
+var (
+	ruleRow  = regexp.MustCompile(`(?m)^\| *([A-Z]{2}-[0-9]+(?:\.[0-9]+)?[a-z]?) *\|(.*)$`)
+	testName = regexp.MustCompile("`([a-z][a-z0-9_/-]*)\\.(Test[A-Za-z0-9_]*)(?:/([A-Za-z0-9_./-]+))?`")
+)
+
+// guarantees wants a row for each of the wanted rules, and that every row names tests that exist.
+func guarantees(t *tree, wanted []string) []finding {
+	var out []finding
+	text := t.text[guaranteesFile]
+	var seen []string
+	for _, loc := range ruleRow.FindAllStringSubmatchIndex(text, -1) {
+		id, row, line := text[loc[2]:loc[3]], text[loc[4]:loc[5]], lineOf(text, loc[0])
+		seen = append(seen, id)
+		names := testName.FindAllStringSubmatch(row, -1)
+		if len(names) == 0 {
+			out = append(out, finding{guaranteesFile, line, id + " names no test (`package.TestName/ID`)"})
+		}
+		for _, n := range names {
+			if why := missingTest(t, n[1], n[2], n[3]); why != "" {
+				out = append(out, finding{guaranteesFile, line, id + ": " + why})
+			}
+		}
+	}
+	for _, id := range wanted {
+		if !slices.Contains(seen, id) {
+			out = append(out, finding{guaranteesFile, 1, "no row for " + id})
+		}
+	}
+	return out
+}
+
+// missingTest says what of the test is not in the tree: the function in the folder's test files, or the sub-test's
+// literal name beside it. It returns "" when both are there.
+func missingTest(t *tree, dir, fn, sub string) string {
+	var haveFn, haveSub bool
+	for _, f := range t.gos {
+		if !f.test || path.Clean(f.dir) != dir {
+			continue
+		}
+		text := t.text[f.path]
+		haveFn = haveFn || strings.Contains(text, "func "+fn+"(t *testing.T)")
+		haveSub = haveSub || strings.Contains(text, `"`+sub+`"`)
+	}
+	switch {
+	case !haveFn:
+		return fmt.Sprintf("package %s has no %s", dir, fn)
+	case sub != "" && !haveSub:
+		return fmt.Sprintf("no test file of %s names %q", dir, sub)
+	}
+	return ""
+}
