@@ -17,6 +17,8 @@
 //   - Accepted is said only after the target's own word (its reply, its acceptance notice, or its error).
 //   - Everything else is Unknown, the zero value: code that forgets to decide claims nothing.
 //   - A context's error stays visible: errors.Is(err, context.Canceled) holds when the caller cancelled.
+//   - Kind and acceptance are those of the outermost [*Error]. What a cause says of another operation does not shine
+//     through; every other error in the chain is found as usual.
 //   - [Error.Remote] tells what a peer said from what was concluded here.
 //
 // # Non-guarantees

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Error is the one error type of the public operations (FO-8).
@@ -65,9 +66,6 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Cause }
-
 // Is matches a Kind or an Acceptance.
 func (e *Error) Is(target error) bool {
 	switch t := target.(type) {
@@ -77,6 +75,36 @@ func (e *Error) Is(target error) bool {
 		return e.Acceptance == t
 	}
 	return false
+}
+
+// Unwrap returns the cause for errors.Is and errors.As, without what it says of kind and acceptance: a cause may be
+// the error of another operation, whose NotAccepted must not make this one look so. The field Cause has it whole.
+func (e *Error) Unwrap() error {
+	if e.Cause == nil {
+		return nil
+	}
+	return muted{e.Cause}
+}
+
+// muted is a cause that no longer matches kinds and acceptances.
+type muted struct{ cause error }
+
+func (m muted) Error() string { return m.cause.Error() }
+
+func (m muted) Is(target error) bool {
+	switch target.(type) {
+	case Kind, Acceptance:
+		return false
+	}
+	return errors.Is(m.cause, target)
+}
+
+func (m muted) As(target any) bool {
+	switch target.(type) {
+	case *Kind, *Acceptance:
+		return false
+	}
+	return errors.As(m.cause, target)
 }
 
 // KindOf returns the kind of err: that of the outermost *Error in its chain, DeadlineExceeded for a context's
@@ -142,37 +170,43 @@ func (e *Error) Headers(acc Acceptance) map[string][]string {
 	if text == "" {
 		text = e.Kind.String()
 	}
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, text)
-	if len(text) > maxWireDetail {
-		text = strings.ToValidUTF8(text[:maxWireDetail], "")
-	}
 	return map[string][]string{
-		HeaderServiceError:     {text},
+		HeaderServiceError:     {oneLine(text)},
 		HeaderServiceErrorCode: {strconv.Itoa(e.Kind.Code())},
 		HeaderKind:             {e.Kind.String()},
 		HeaderAcceptance:       {acc.String()},
 	}
 }
 
+// oneLine makes text fit for a header and for a log: valid UTF-8 without control characters, maxWireDetail bytes at
+// most.
+func oneLine(text string) string {
+	if len(text) > maxWireDetail {
+		text = text[:maxWireDetail]
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, ""))
+}
+
 // FromHeaders reads an error reply's headers. It returns nil when h is not an error reply. An error reply of a
 // plain NATS micro service, which knows no kinds, becomes InternalFailure with acceptance Accepted: the service
-// ran and said so. An unknown kind becomes ProtocolError.
+// ran and said so. An unknown kind becomes ProtocolError, an unknown acceptance Unknown. The text is cut to one line of
+// at most 512 bytes, whatever the peer sent.
 func FromHeaders(h map[string][]string, op, target string) *Error {
 	text, isErr := first(h, HeaderServiceError)
 	kindText, hasKind := first(h, HeaderKind)
 	if _, hasCode := first(h, HeaderServiceErrorCode); !isErr && !hasCode && !hasKind {
 		return nil
 	}
-	e := &Error{Op: op, Target: target, Detail: text, Remote: true, Kind: InternalFailure, Acceptance: Accepted}
+	e := &Error{Op: op, Target: target, Detail: oneLine(text), Remote: true, Kind: InternalFailure, Acceptance: Accepted}
 	if hasKind {
 		k, ok := ParseKind(kindText)
 		if !ok {
-			k, e.Detail = ProtocolError, "unknown kind "+strconv.Quote(kindText)+" in an error reply: "+text
+			k, e.Detail = ProtocolError, oneLine("unknown kind "+strconv.Quote(kindText)+" in an error reply: "+text)
 		}
 		e.Kind = k
 	}
