@@ -256,6 +256,7 @@ func TestFromHeadersOfOthers(t *testing.T) {
 // Whatever a peer sends becomes one bounded line, a declared kind and a declared acceptance.
 func FuzzFromHeaders(f *testing.F) {
 	f.Add("text", "NotFound", "NotAccepted")
+	f.Add("\x1b]0;title\a\n"+strings.Repeat("x", 600), "NotFound", "Accepted")
 	f.Add("\x1b]0;title\a\n", "\u009b2J", "\xff")
 	f.Add(strings.Repeat("€", 400), strings.Repeat("k", 4000), "Accepted")
 	f.Fuzz(func(t *testing.T, text, kind, acc string) {
