@@ -1,0 +1,143 @@
+package kvlocation
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nats-io/nuid"
+
+	"natsfabric/outcome"
+)
+
+// Pending is a record write that was sent and whose result is not known. It is found with errors.As in an error with
+// acceptance Unknown. Until Resolve or GiveUp has told what became of it, nothing that the write would allow may
+// begin. A Pending is used by one goroutine at a time.
+type Pending struct {
+	verb Verb
+	key  ObjectKey
+	at   Entry // what the write expects
+	next Record
+	sd   sending
+	why  error
+}
+
+// Error says what went wrong last.
+func (p *Pending) Error() string { return p.why.Error() }
+
+// Unwrap returns what went wrong last, the context's error included.
+func (p *Pending) Unwrap() error { return p.why }
+
+// Key is the object whose record was written.
+func (p *Pending) Key() ObjectKey { return p.key }
+
+// prepare makes the write of next over at.
+func (s *Store) prepare(at Entry, next Record, a Action) (*Pending, error) {
+	key, err := at.Key.key()
+	if err != nil {
+		return nil, refused("write", at.Key.String(), err)
+	}
+	value, tooLarge := next.encode()
+	if tooLarge != nil {
+		return nil, tooLarge
+	}
+	p := &Pending{verb: a.Verb, key: at.Key, at: at, next: next}
+	p.sd.write = write{bucket: s.location, key: key, expect: at.Revision, value: value, opID: a.OpID}
+	if next.Phase == PhaseMissing {
+		p.sd.marker, p.sd.ttl = true, markerTTL
+	}
+	base := next.Write - 1
+	p.sd.applied = func(m *storedMsg) verdict {
+		e, err := entryOf(at.Key, m)
+		if err != nil {
+			return cannotTell
+		}
+		return e.Record.judge(a.OpID, base)
+	}
+	return p, nil
+}
+
+// Resolve sends the same write again until it is known what became of it, or ctx ends (FO-7a). A nil error means
+// that it was applied. Errors are *outcome.Error: NotAccepted with ErrConflict in the chain says that it was lost
+// for ever; Unavailable with Unknown, with the same Pending as cause, that it is still not known. "Lost" is concluded
+// only within 9 minutes of the first sending.
+func (s *Store) Resolve(ctx context.Context, p *Pending) (Change, error) {
+	res, err := s.resolve(ctx, &p.sd)
+	if err == nil && p.sd.open && res.current == nil {
+		// The answer belongs to a repeated write: what it allowed counts only while nobody has written since
+		// (FO-7e), so the record is read no older than the answer.
+		var snap *snapshot
+		if snap, err = s.snapshot(ctx, p.sd.bucket, res.revision, p.sd.key); err == nil {
+			res.current = snap.get(p.sd.key)
+		}
+	}
+	if err != nil {
+		return Change{}, p.failed(err)
+	}
+	ch := Change{FirstSent: res.firstSent, Repeated: res.repeated}
+	if p.sd.open && (res.current == nil || res.current.opID != p.sd.opID) {
+		ch.Overwritten = true
+		if ch.Entry, err = entryOf(p.key, res.current); err != nil {
+			return Change{}, p.failed(err)
+		}
+		return ch, nil
+	}
+	ch.Entry = Entry{Key: p.key, Revision: res.revision, Record: p.next, read: true}
+	if res.current != nil {
+		ch.Entry.Stored = res.current.time
+	}
+	return ch, nil
+}
+
+// failed is what the caller sees of an error.
+func (p *Pending) failed(err error) error {
+	var e *outcome.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	out := *e
+	out.Op, out.Target = string(p.verb), p.key.String()
+	if p.sd.open && !errors.Is(err, ErrConflict) {
+		// Whatever step failed, the write itself was sent and is not decided for the caller.
+		out.Acceptance = outcome.Unknown
+		if p.why = e.Cause; p.why == nil {
+			p.why = errors.New(e.Detail)
+		}
+		out.Cause = p
+	}
+	return &out
+}
+
+// GiveUp makes sure that the write cannot be applied any more, or finds that it was. Since only a moved revision says
+// so, it writes first: a delete marker where nothing was, else the record unchanged. It returns what the key holds,
+// and whether the write was applied. On an error (of the kinds of Resolve) nothing is sure, and GiveUp may be called
+// again.
+func (s *Store) GiveUp(ctx context.Context, p *Pending) (ch Change, applied bool, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	a := Action{Verb: VerbGiveUp, OpID: nuid.Next(), Now: now()}
+	next, err := Transition(p.at, a)
+	if err != nil {
+		return Change{}, false, illegalError(p.key, err)
+	}
+	mover, err := s.prepare(p.at, next, a)
+	if err != nil {
+		return Change{}, false, renamed(err, VerbGiveUp, p.key)
+	}
+	if ch, err = s.Resolve(ctx, mover); err == nil {
+		return ch, false, nil // the revision was moved by this write, so the other one never was and never will be
+	}
+	if !errors.Is(err, ErrConflict) {
+		return Change{}, false, p.failed(err)
+	}
+	// Somebody moved it, perhaps p itself: now its own answer is definite.
+	ch, err = s.Resolve(ctx, p)
+	var lost *conflictError
+	if !errors.As(err, &lost) {
+		return ch, err == nil, err
+	}
+	ch.Entry, err = s.readSince(ctx, p.key, max(lost.current, lost.expected))
+	if err != nil {
+		return Change{}, false, p.failed(err)
+	}
+	return ch, false, nil
+}

@@ -1,0 +1,247 @@
+package kvlocation
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"natsfabric/internal/wire"
+	"natsfabric/outcome"
+)
+
+// MaxRecord is the greatest size of an object record in bytes: 64 KiB of creation input and first message, which
+// base64 makes 88 KiB, and room for the rest. A larger record is refused before it is sent.
+const MaxRecord = 128 << 10
+
+// maxOps is how many operation IDs a record remembers.
+const maxOps = 8
+
+// ObjectKind tells Actors from Spots.
+type ObjectKind string
+
+// The kinds of object.
+const (
+	KindActor ObjectKind = "actor"
+	KindSpot  ObjectKind = "spot"
+)
+
+// ObjectKey names an object: its kind and its logical ID, which is valid UTF-8 of 1 to 255 bytes.
+type ObjectKey struct {
+	Kind ObjectKind
+	ID   string
+}
+
+// String returns the form used in errors: actor "alice".
+func (k ObjectKey) String() string { return fmt.Sprintf("%s %q", k.Kind, k.ID) }
+
+// key returns the key in the bucket LOCATION.
+func (k ObjectKey) key() (string, error) {
+	if k.Kind != KindActor && k.Kind != KindSpot {
+		return "", fmt.Errorf("object kind %q is not allowed: it must be %s or %s", k.Kind, KindActor, KindSpot)
+	}
+	token, err := wire.EscapeID(k.ID)
+	if err != nil {
+		return "", err
+	}
+	return string(k.Kind) + "." + token, nil
+}
+
+// parseObjectKey is the inverse of key.
+func parseObjectKey(key string) (ObjectKey, error) {
+	kind, token, _ := strings.Cut(key, ".")
+	id, err := wire.UnescapeID(token)
+	if err != nil {
+		return ObjectKey{}, err
+	}
+	return ObjectKey{Kind: ObjectKind(kind), ID: id}, nil
+}
+
+// Phase is the state of an object record. The moves between phases are made by Transition alone.
+type Phase string
+
+// The phases. Records of a planned move carry further ones, which this package keeps and does not write.
+const (
+	// PhaseMissing: there is no object; the key holds nothing or a delete marker. Next: Creating.
+	PhaseMissing Phase = "missing"
+	// PhaseCreating: one node secured the right to run the factory. Next: Creating (takeover), Ready, Missing
+	// (cancel).
+	PhaseCreating Phase = "creating"
+	// PhaseReady: the owner serves the object. Next: Ready (adoption), Missing (close, release).
+	PhaseReady Phase = "ready"
+)
+
+// Owner is the process run that owns an object.
+type Owner struct {
+	RID string `json:"rid"`
+	// Lifecycle is the process run: the revision of the first lease that it created.
+	Lifecycle uint64 `json:"lifecycle"`
+	// Lease is the lease generation under which the owner created or adopted the object. With another one it must
+	// adopt it first.
+	Lease uint64 `json:"lease"`
+	// Unknown keeps the fields that this version does not know.
+	Unknown map[string]json.RawMessage `json:"-"`
+}
+
+// Is reports whether o is this process run, under whatever lease generation.
+func (o Owner) Is(rid string, lifecycle uint64) bool { return o.RID == rid && o.Lifecycle == lifecycle }
+
+func (o Owner) String() string {
+	return fmt.Sprintf("node %s (lifecycle %d, lease %d)", o.RID, o.Lifecycle, o.Lease)
+}
+
+type ownerFields Owner
+
+var knownOwnerFields = fieldNames(reflect.TypeFor[ownerFields]())
+
+// MarshalJSON keeps unknown fields.
+func (o Owner) MarshalJSON() ([]byte, error) { return encodeKeeping(ownerFields(o), o.Unknown) }
+
+// UnmarshalJSON keeps unknown fields.
+func (o *Owner) UnmarshalJSON(data []byte) (err error) {
+	*o = Owner{}
+	o.Unknown, err = decodeKeeping(data, (*ownerFields)(o), knownOwnerFields)
+	return err
+}
+
+// Record is the value of an object's key, a delete marker's included.
+type Record struct {
+	V     int        `json:"v"`
+	Phase Phase      `json:"phase"`
+	Kind  ObjectKind `json:"kind"`
+	Type  string     `json:"type,omitempty"`
+	Owner Owner      `json:"owner,omitzero"`
+	// Move describes a planned move. It is carried as it is.
+	Move json.RawMessage `json:"move,omitempty"`
+	// Generation is the ObjectGeneration; 0 in the first Creating record, where it is the entry's own revision.
+	// Read it through Entry.Generation.
+	Generation uint64 `json:"generation,omitempty"`
+	// OwnerGeneration counts the owner changes of one incarnation, from 1.
+	OwnerGeneration uint64 `json:"owner_generation,omitempty"`
+	// Write counts the writes of the record, over incarnations too.
+	Write uint64 `json:"write"`
+	// Ops holds the operation IDs of the last eight writes, the newest last.
+	Ops []string `json:"ops"`
+	// With and Activation belong to the objects that the record describes. They are carried as they are.
+	With       json.RawMessage `json:"with,omitempty"`
+	Activation json.RawMessage `json:"activation,omitempty"`
+	// Created and Updated are for people: they are the writers' clocks.
+	Created time.Time `json:"created,omitzero"`
+	Updated time.Time `json:"updated,omitzero"`
+	// Unknown keeps the fields that this version does not know.
+	Unknown map[string]json.RawMessage `json:"-"`
+}
+
+type recordFields Record
+
+var knownRecordFields = fieldNames(reflect.TypeFor[recordFields]())
+
+// MarshalJSON keeps unknown fields.
+func (r Record) MarshalJSON() ([]byte, error) { return encodeKeeping(recordFields(r), r.Unknown) }
+
+// UnmarshalJSON keeps unknown fields.
+func (r *Record) UnmarshalJSON(data []byte) (err error) {
+	*r = Record{}
+	r.Unknown, err = decodeKeeping(data, (*recordFields)(r), knownRecordFields)
+	return err
+}
+
+// encode returns the record's value, or a CapacityExceeded or InvalidOperation error.
+func (r *Record) encode() ([]byte, *outcome.Error) {
+	b, err := r.MarshalJSON()
+	if err != nil {
+		return nil, refused("write", "", err)
+	}
+	if len(b) > MaxRecord {
+		return nil, outcome.New("write", outcome.CapacityExceeded, outcome.NotAccepted, "",
+			fmt.Sprintf("the record has %d bytes, at most %d are allowed", len(b), MaxRecord))
+	}
+	return b, nil
+}
+
+// judge tells from r, read after a write's expectation was found not to hold, what became of that write. base is the
+// count of writes in the record that it expected, so its own number is base+1: either the list of operations names
+// it, or the list reaches back to it without naming it and the write was lost, or the list does not reach that far.
+func (r *Record) judge(opID string, base uint64) verdict {
+	switch {
+	case slices.Contains(r.Ops, opID):
+		return wasApplied
+	case r.Write > base && r.Write-base <= uint64(len(r.Ops)):
+		return wasLost
+	}
+	return cannotTell
+}
+
+// Entry is what an object's key holds at one revision.
+type Entry struct {
+	Key ObjectKey
+	// Revision is the key's, a delete marker's included; 0 when the key holds nothing at all.
+	Revision uint64
+	// Record is the value. Its phase is PhaseMissing when there is no object.
+	Record Record
+	// Stored is the server's time of the write.
+	Stored time.Time
+
+	read bool // false in a zero Entry
+}
+
+// Phase is the phase of the record.
+func (e Entry) Phase() Phase { return e.Record.Phase }
+
+// Generation is the ObjectGeneration: the revision at which the Creating record of this incarnation was created.
+func (e Entry) Generation() uint64 {
+	if e.Record.Generation == 0 && e.Record.Phase == PhaseCreating {
+		return e.Revision
+	}
+	return e.Record.Generation
+}
+
+// writes is the count of writes that the next one continues. A marker that another tool or an expiry made says
+// nothing about it; its revision is higher than any count before it, so no list of operations after it can seem to
+// reach back beyond it.
+func (e Entry) writes() uint64 {
+	if e.Record.Write == 0 {
+		return e.Revision
+	}
+	return e.Record.Write
+}
+
+// entryOf reads a stored message (nil: the key holds nothing).
+func entryOf(key ObjectKey, m *storedMsg) (Entry, error) {
+	e := Entry{Key: key, read: true}
+	if m == nil {
+		e.Record.Phase = PhaseMissing
+		return e, nil
+	}
+	e.Revision, e.Stored = m.revision, m.time
+	deleted := m.deleted()
+	if deleted && len(m.value) == 0 {
+		e.Record.Phase = PhaseMissing
+		return e, nil
+	}
+	bad := func(format string, args ...any) (Entry, error) {
+		return Entry{}, outcome.New("read", outcome.ProtocolError, outcome.NotAccepted, key.String(),
+			fmt.Sprintf("the record at revision %d ", m.revision)+fmt.Sprintf(format, args...))
+	}
+	var version struct {
+		V int `json:"v"`
+	}
+	if err := json.Unmarshal(m.value, &version); err != nil {
+		return bad("is no record: %v", err)
+	}
+	if version.V < 1 || version.V > wire.SchemaVersion {
+		return bad("has schema version %d, this program knows 1 to %d", version.V, wire.SchemaVersion)
+	}
+	if err := json.Unmarshal(m.value, &e.Record); err != nil {
+		return bad("cannot be read: %v", err)
+	}
+	if e.Record.Kind != key.Kind {
+		return bad("says kind %q", e.Record.Kind)
+	}
+	if (e.Record.Phase == PhaseMissing) != deleted {
+		return bad("says phase %q, the message says deleted = %v", e.Record.Phase, deleted)
+	}
+	return e, nil
+}

@@ -1,0 +1,211 @@
+package kvlocation
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"natsfabric/internal/wire"
+	"natsfabric/outcome"
+)
+
+// Verb is what an action does to a record.
+type Verb string
+
+// The verbs, with the only move that each of them makes.
+const (
+	VerbCreate   Verb = "create"   // Missing -> Creating
+	VerbReady    Verb = "ready"    // Creating -> Ready, by the creator
+	VerbTakeover Verb = "takeover" // Creating -> Creating, by another process run
+	VerbCancel   Verb = "cancel"   // Creating -> Missing
+	VerbAdopt    Verb = "adopt"    // Ready -> Ready, same owner under a newer lease generation
+	VerbClose    Verb = "close"    // Ready -> Missing, by the owner
+	VerbRelease  Verb = "release"  // Ready -> Missing, of an owner that is provably gone
+	VerbGiveUp   Verb = "give up"  // same phase; moves the revision, so that an earlier write cannot be applied any more
+)
+
+// Absence is evidence that a process run does not hold its lease key, read as design rule "Missing is confirmed"
+// demands: no older than a write that was sent after the question. It suffices to take a Creating record over, where
+// the object has served nobody yet. Only this package makes one.
+type Absence struct {
+	rid       string
+	lifecycle uint64
+}
+
+// GoneProof is the proof that a process run will never act on its lease again: its lease key was taken, or found
+// under another lifecycle, and one full TTL has passed since. Only this package makes one.
+type GoneProof struct {
+	rid       string
+	lifecycle uint64
+}
+
+// RID is the node of which the proof speaks.
+func (p GoneProof) RID() string { return p.rid }
+
+// Lifecycle is the process run of which the proof speaks.
+func (p GoneProof) Lifecycle() uint64 { return p.lifecycle }
+
+// Action is one step of a record, with everything that decides it. Which fields count depends on the verb.
+type Action struct {
+	Verb Verb
+	// OpID is the operation ID of the write; a new try has a new one.
+	OpID string
+	// Now is the writer's wall clock, which goes into the record for people to read.
+	Now time.Time
+	// Owner is the acting process run with its present lease generation (all verbs but release and give up).
+	Owner Owner
+	// Generation is the exact ObjectGeneration that is meant (all verbs but create and give up).
+	Generation uint64
+	// OwnerGeneration is the owner generation that the acting owner holds (ready, adopt, close).
+	OwnerGeneration uint64
+	// Type, With and Activation go into the new record (create).
+	Type       string
+	With       json.RawMessage
+	Activation json.RawMessage
+	// Absent is the evidence against the recorded creator (takeover; cancel by another than the creator).
+	Absent Absence
+	// Gone is the proof against the recorded owner (release).
+	Gone GoneProof
+}
+
+// target is the phase to which the verb leads from a phase.
+func (v Verb) target(from Phase) Phase {
+	switch v {
+	case VerbCreate, VerbTakeover:
+		return PhaseCreating
+	case VerbReady, VerbAdopt:
+		return PhaseReady
+	case VerbGiveUp:
+		return from
+	}
+	return PhaseMissing
+}
+
+// source is the phase from which the verb leads.
+func (v Verb) source() Phase {
+	switch v {
+	case VerbCreate:
+		return PhaseMissing
+	case VerbReady, VerbTakeover, VerbCancel:
+		return PhaseCreating
+	}
+	return PhaseReady
+}
+
+// IllegalMove says that a record is not in the state that an action needs.
+type IllegalMove struct {
+	Verb Verb
+	From Phase
+	To   Phase
+	// Kind is how the failure counts for the caller.
+	Kind outcome.Kind
+	// Why says what stood in the way.
+	Why string
+}
+
+func (e *IllegalMove) Error() string {
+	return fmt.Sprintf("%s cannot lead from %s to %s: %s", e.Verb, e.From, e.To, e.Why)
+}
+
+// Transition returns the record that an action makes of an entry: the one function that decides what may follow
+// what. It has no effects and reads no clock. Its error is an *IllegalMove.
+//
+// Invariants (I6): within one incarnation the ObjectGeneration stays and the owner generation never falls; write
+// grows by one; a new incarnation's ObjectGeneration, being its revision, is above every earlier one.
+func Transition(at Entry, a Action) (Record, error) {
+	if err := check(at, a); err != nil {
+		return Record{}, err
+	}
+	r := at.Record
+	switch a.Verb {
+	case VerbCreate:
+		r = Record{
+			Kind: at.Key.Kind, Type: a.Type, Owner: a.Owner, OwnerGeneration: 1,
+			With: a.With, Activation: a.Activation, Created: a.Now, Ops: r.Ops,
+		}
+	case VerbTakeover:
+		// What this version does not know about the former owner says nothing about the new one.
+		r.Owner = a.Owner
+		r.OwnerGeneration++
+	case VerbReady, VerbAdopt:
+		r.Owner.Lease = a.Owner.Lease
+	case VerbCancel, VerbClose, VerbRelease:
+		r.Owner, r.With, r.Activation = Owner{}, nil, nil
+	}
+	if a.Verb != VerbCreate {
+		r.Kind, r.Generation = at.Key.Kind, at.Generation()
+	}
+	r.V, r.Phase, r.Updated = wire.SchemaVersion, a.Verb.target(at.Phase()), a.Now
+	r.Write = at.writes() + 1
+	r.Ops = append(slices.Clone(r.Ops[max(0, len(r.Ops)-maxOps+1):]), a.OpID)
+	return r, nil
+}
+
+// check decides whether the action may follow the entry.
+func check(at Entry, a Action) error {
+	from := at.Phase()
+	illegal := func(kind outcome.Kind, format string, args ...any) error {
+		return &IllegalMove{Verb: a.Verb, From: from, To: a.Verb.target(from), Kind: kind, Why: fmt.Sprintf(format, args...)}
+	}
+	r := at.Record
+	switch a.Verb {
+	case VerbGiveUp:
+		return nil
+	case VerbCreate:
+		switch {
+		case from != PhaseMissing && r.Type != a.Type:
+			return illegal(outcome.TypeMismatch, "it exists with type %q, not %q", r.Type, a.Type)
+		case from != PhaseMissing:
+			return illegal(outcome.AlreadyExists, "it exists at %s", r.Owner)
+		case a.Owner.RID == "" || a.Owner.Lifecycle == 0 || a.Owner.Lease == 0:
+			return illegal(outcome.InvalidOperation, "%s is no process run with a lease", a.Owner)
+		}
+		if err := wire.CheckName("type", a.Type); err != nil {
+			return illegal(outcome.InvalidOperation, "%v", err)
+		}
+		return nil
+	}
+
+	// The exact incarnation is meant: once another one is seen, the one that was meant is gone for ever.
+	if from == PhaseMissing {
+		return illegal(outcome.NotFound, "there is no object")
+	}
+	if g := at.Generation(); g != a.Generation {
+		return illegal(outcome.NotFound, "the object has generation %d, generation %d was meant", g, a.Generation)
+	}
+	if from != a.Verb.source() {
+		return illegal(outcome.InvalidOperation, "it needs a record that is %s", a.Verb.source())
+	}
+	mine := r.Owner.Is(a.Owner.RID, a.Owner.Lifecycle)
+	switch a.Verb {
+	case VerbReady, VerbAdopt, VerbClose:
+		if !mine || r.OwnerGeneration != a.OwnerGeneration {
+			return illegal(outcome.InvalidOperation, "it belongs to %s under owner generation %d, not to %s under %d",
+				r.Owner, r.OwnerGeneration, a.Owner, a.OwnerGeneration)
+		}
+		if a.Owner.Lease < r.Owner.Lease || (a.Verb == VerbAdopt && a.Owner.Lease == r.Owner.Lease) {
+			return illegal(outcome.InvalidOperation, "it is held under lease %d, lease %d is not newer", r.Owner.Lease, a.Owner.Lease)
+		}
+	case VerbTakeover:
+		switch {
+		case mine:
+			return illegal(outcome.InvalidOperation, "%s is the creator already", a.Owner)
+		case a.Owner.RID == "" || a.Owner.Lifecycle == 0 || a.Owner.Lease == 0:
+			return illegal(outcome.InvalidOperation, "%s is no process run with a lease", a.Owner)
+		case !r.Owner.Is(a.Absent.rid, a.Absent.lifecycle):
+			return illegal(outcome.InvalidOperation, "there is no evidence that the creator, %s, is absent", r.Owner)
+		}
+	case VerbCancel:
+		if !mine && !r.Owner.Is(a.Absent.rid, a.Absent.lifecycle) {
+			return illegal(outcome.InvalidOperation, "there is no evidence that the creator, %s, is absent", r.Owner)
+		}
+	case VerbRelease:
+		if !r.Owner.Is(a.Gone.rid, a.Gone.lifecycle) {
+			return illegal(outcome.InvalidOperation, "there is no proof that the owner, %s, is gone", r.Owner)
+		}
+	default:
+		return illegal(outcome.InvalidOperation, "there is no such action")
+	}
+	return nil
+}
