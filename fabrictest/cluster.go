@@ -14,6 +14,7 @@ import (
 // Cluster is a NATS cluster with JetStream.
 type Cluster struct {
 	servers []*Server
+	routes  [][]*Proxy // by the server that connects, then the one it connects to
 }
 
 // StartCluster starts n servers (3 is the usual number) that form a cluster,
@@ -28,11 +29,26 @@ func StartCluster(t testing.TB, n int, opts ...Option) *Cluster {
 		s.spec.ClusterPort = freePort(t)
 		c.servers = append(c.servers, s)
 	}
+	if set.proxiedRoutes {
+		c.routes = make([][]*Proxy, n)
+	}
 	for i, s := range c.servers {
+		if c.routes != nil {
+			c.routes[i] = make([]*Proxy, n)
+			// Servers tell each other where they have heard others to be, and
+			// would connect around the proxies: nobody listens there.
+			s.spec.Advertise = loopback(freePort(t))
+		}
 		for j, other := range c.servers {
-			if i != j {
-				s.spec.Routes = append(s.spec.Routes, natsURL(other.spec.ClusterPort))
+			if i == j {
+				continue
 			}
+			route := natsURL(other.spec.ClusterPort)
+			if c.routes != nil {
+				c.routes[i][j] = NewProxy(t, route)
+				route = c.routes[i][j].URL()
+			}
+			s.spec.Routes = append(s.spec.Routes, route)
 		}
 	}
 	for _, s := range c.servers {

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"natsfabric/fabrictest/internal/serverproc"
 	"natsfabric/internal/embedded"
 )
 
@@ -25,25 +26,12 @@ const readyTimeout = 60 * time.Second
 type Server struct {
 	name string
 	port int
-	spec serverSpec
+	spec serverproc.Spec
 	set  settings
 
 	mu      sync.Mutex
 	inner   *embedded.Server // running in this process
-	process *Process         // running in its own
-}
-
-// serverSpec is what a server process must know; it crosses the process
-// boundary as JSON.
-type serverSpec struct {
-	Name        string
-	Port        int
-	StoreDir    string
-	Durable     bool
-	Config      string
-	ClusterName string
-	ClusterPort int
-	Routes      []string
+	process *serverProcess   // running in its own
 }
 
 // StartServer starts one server on a free port of loopback, with its data in a
@@ -73,7 +61,7 @@ func newServer(t testing.TB, name string, set settings) *Server {
 		name: name,
 		port: port,
 		set:  set,
-		spec: serverSpec{
+		spec: serverproc.Spec{
 			Name:     name,
 			Port:     port,
 			StoreDir: filepath.Join(t.TempDir(), name),
@@ -85,28 +73,6 @@ func newServer(t testing.TB, name string, set settings) *Server {
 	return s
 }
 
-// config turns the spec into what the embedded server takes. Servers of tests
-// keep the stock ping interval and write deadline.
-func (spec serverSpec) embeddedConfig(change []func(*server.Options)) embedded.Config {
-	return embedded.Config{
-		ServerName:   spec.Name,
-		Port:         spec.Port,
-		StoreDir:     spec.StoreDir,
-		UnsafeNoSync: !spec.Durable,
-		ClusterName:  spec.ClusterName,
-		ClusterPort:  spec.ClusterPort,
-		Routes:       spec.Routes,
-		NoAdvertise:  true,
-		Options: func(o *server.Options) {
-			o.PingInterval, o.MaxPingsOut, o.WriteDeadline = 0, 0, 0
-			o.Cluster.PingInterval = 0
-			for _, f := range change {
-				f(o)
-			}
-		},
-	}
-}
-
 func (s *Server) start(t testing.TB) {
 	t.Helper()
 	s.mu.Lock()
@@ -116,28 +82,15 @@ func (s *Server) start(t testing.TB) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
 	defer cancel()
-	change := append([]func(*server.Options){s.configText(t)}, s.set.options...)
-	inner, err := embedded.Start(ctx, s.spec.embeddedConfig(change))
+	var err error
+	if s.set.asProcess {
+		s.process, err = startServerProcess(t, s.spec)
+	} else {
+		s.inner, err = serverproc.Start(ctx, s.spec, s.set.options...)
+	}
 	if err != nil {
 		t.Fatalf("fabrictest: start server %s: %v", s.name, err)
 	}
-	s.inner = inner
-}
-
-// configText applies the text of WithConfig.
-func (s *Server) configText(t testing.TB) func(*server.Options) {
-	return func(o *server.Options) {
-		if err := applyConfig(o, s.spec.Config); err != nil {
-			t.Fatalf("fabrictest: WithConfig: %v", err)
-		}
-	}
-}
-
-func applyConfig(o *server.Options, text string) error {
-	if text == "" {
-		return nil
-	}
-	return o.ProcessConfigString(text)
 }
 
 // Name is the server's name; JetStream reports leaders and replicas by it.
@@ -211,26 +164,40 @@ func (s *Server) Running() bool {
 	return s.inner != nil || s.process != nil
 }
 
-// jetStreamStatus is what a cluster member knows about JetStream.
-type jetStreamStatus struct {
-	Current bool // there is a meta leader and this server has caught up
-	Peers   int  // members that the meta leader counts on; 0 unless it is this one
+// Freeze stops a server that runs in a process of its own where it stands
+// (SIGSTOP): its connections stay, nothing is answered.
+func (s *Server) Freeze(t testing.TB) {
+	t.Helper()
+	s.own(t).Freeze(t)
 }
 
-func (s *Server) status() (jetStreamStatus, error) {
+// Thaw lets a frozen server go on.
+func (s *Server) Thaw(t testing.TB) {
+	t.Helper()
+	s.own(t).Thaw(t)
+}
+
+func (s *Server) own(t testing.TB) *Process {
+	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inner == nil {
-		return jetStreamStatus{}, fmt.Errorf("server %s is stopped", s.name)
+	if s.process == nil {
+		t.Fatalf("fabrictest: server %s has no running process of its own: start it with AsProcess", s.name)
 	}
-	return statusOf(s.inner.NATS()), nil
+	return s.process.Process
 }
 
-func statusOf(srv *server.Server) jetStreamStatus {
-	return jetStreamStatus{
-		Current: srv.JetStreamIsLeader() || srv.JetStreamIsCurrent(),
-		Peers:   len(srv.JetStreamClusterPeers()),
+// status asks the server about JetStream.
+func (s *Server) status() (serverproc.Status, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.inner != nil:
+		return serverproc.StatusOf(s.inner), nil
+	case s.process != nil:
+		return s.process.status()
 	}
+	return serverproc.Status{}, fmt.Errorf("server %s is stopped", s.name)
 }
 
 func (s *Server) stop() {
@@ -239,6 +206,10 @@ func (s *Server) stop() {
 	if s.inner != nil {
 		s.inner.Shutdown()
 		s.inner = nil
+	}
+	if s.process != nil {
+		s.process.Kill()
+		s.process = nil
 	}
 }
 
