@@ -1,0 +1,143 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Metric is what is measured, as reports name it.
+type Metric string
+
+// The metrics.
+const (
+	Throughput Metric = "throughput" // operations that ended, per second
+	P50        Metric = "p50"        // of one operation, at the caller
+	P99        Metric = "p99"
+	Allocs     Metric = "allocs"    // allocations in the caller's process
+	Delivered  Metric = "delivered" // messages that the member's handler got, per second until the last of them
+	MsgsIn     Metric = "msgs_in"   // messages that the server got from the node
+	MsgsOut    Metric = "msgs_out"  // messages that the server sent to the node
+	CPU        Metric = "cpu"       // processor time of the node's process
+)
+
+// metrics are all metrics with their units, in the order of reports.
+var metrics = []struct {
+	name Metric
+	unit string
+}{
+	{Throughput, "op/s"}, {Delivered, "op/s"}, {P50, "us"}, {P99, "us"}, {Allocs, "allocs/op"},
+	{MsgsIn, "msg/s"}, {MsgsOut, "msg/s"}, {CPU, "ms/s"},
+}
+
+// Sample is what one slice of one side measured.
+type Sample map[Metric]float64
+
+// work is what the callers of one side do, again and again.
+type work struct {
+	// op is one operation of one caller; each caller has one under way at a time.
+	op func(caller int) error
+	// flush, if set, ends what op only began. The slice ends with it, and single operations are not timed.
+	flush func(ctx context.Context) error
+	// settle, if set, runs after the slice. It returns when what was sent has come to rest: how many messages
+	// arrived since start, and when the last did. before is called before the slice.
+	before func(ctx context.Context) error
+	settle func(ctx context.Context, sent int64) (arrived int64, last time.Time, err error)
+}
+
+// untimedBatch is how many untimed operations run between two looks at the clock.
+const untimedBatch = 64
+
+// recorder holds the latencies of a slice; it is used again, so that growing does not count as the side's allocation.
+type recorder struct{ latencies [][]time.Duration }
+
+// measure runs w with the given number of callers for d.
+func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w work) (Sample, error) {
+	for len(r.latencies) < callers {
+		r.latencies = append(r.latencies, make([]time.Duration, 0, 1<<14))
+	}
+	lat := r.latencies[:callers]
+	if w.before != nil {
+		if err := w.before(ctx); err != nil {
+			return nil, err
+		}
+	}
+	ops, errs := make([]int64, callers), make([]error, callers)
+	var (
+		before, after runtime.MemStats
+		wg            sync.WaitGroup
+	)
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	start := time.Now()
+	end := start.Add(d)
+	for c := range callers {
+		lat[c] = lat[c][:0]
+		wg.Go(func() {
+			if w.flush != nil {
+				ops[c], errs[c] = repeat(c, end, w.op)
+				return
+			}
+			for t := start; t.Before(end); {
+				if errs[c] = w.op(c); errs[c] != nil {
+					return
+				}
+				now := time.Now()
+				lat[c] = append(lat[c], now.Sub(t))
+				t = now
+			}
+			ops[c] = int64(len(lat[c]))
+		})
+	}
+	wg.Wait()
+	if w.flush != nil {
+		if err := w.flush(ctx); err != nil {
+			return nil, err
+		}
+	}
+	elapsed := time.Since(start)
+	runtime.ReadMemStats(&after)
+
+	var done int64
+	for c := range callers {
+		if errs[c] != nil {
+			return nil, fmt.Errorf("operation %d of caller %d failed: %w", len(lat[c])+int(ops[c]), c, errs[c])
+		}
+		done += ops[c]
+	}
+	s := Sample{
+		Throughput: float64(done) / elapsed.Seconds(),
+		Allocs:     float64(after.Mallocs-before.Mallocs) / float64(max(done, 1)),
+	}
+	if w.flush == nil {
+		all := slices.Concat(lat...)
+		slices.Sort(all)
+		s[P50], s[P99] = micros(percentile(all, 0.50)), micros(percentile(all, 0.99))
+	}
+	if w.settle != nil {
+		arrived, last, err := w.settle(ctx, done)
+		if err != nil {
+			return nil, err
+		}
+		s[Delivered] = float64(arrived) / max(last.Sub(start), time.Microsecond).Seconds()
+	}
+	return s, nil
+}
+
+// repeat calls op until end without timing each call.
+func repeat(caller int, end time.Time, op func(int) error) (n int64, err error) {
+	for time.Now().Before(end) {
+		for range untimedBatch {
+			if err := op(caller); err != nil {
+				return n, err
+			}
+			n++
+		}
+	}
+	return n, nil
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

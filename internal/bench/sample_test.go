@@ -1,0 +1,74 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// sink keeps what the allocating operation of a test makes.
+var sink atomic.Pointer[[64]byte]
+
+func TestMeasure(t *testing.T) {
+	var r recorder
+	var n atomic.Int64
+	s, err := r.measure(t.Context(), 3, 20*time.Millisecond, work{op: func(int) error {
+		n.Add(1)
+		sink.Store(new([64]byte))
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s[Throughput] <= 0 || s[P99] < s[P50] || s[Allocs] < 0.9 {
+		t.Errorf("%d operations of one allocation each: %v", n.Load(), s)
+	}
+	if _, ok := s[Delivered]; ok {
+		t.Error("delivered was not measured, but is reported")
+	}
+}
+
+func TestMeasureUntimed(t *testing.T) {
+	var r recorder
+	var n int64
+	flushed := false
+	s, err := r.measure(t.Context(), 1, 10*time.Millisecond, work{
+		op:    func(int) error { n++; return nil },
+		flush: func(context.Context) error { flushed = true; return nil },
+		settle: func(_ context.Context, sent int64) (int64, time.Time, error) {
+			if sent != n {
+				t.Errorf("told %d operations, %d ran", sent, n)
+			}
+			return sent / 2, time.Now(), nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !flushed {
+		t.Error("flush was not called")
+	}
+	if s[Delivered] <= 0 || s[Delivered] > s[Throughput] {
+		t.Errorf("half of what was sent arrived: %v", s)
+	}
+	if _, ok := s[P50]; ok {
+		t.Error("single operations were not timed, but a p50 is reported")
+	}
+}
+
+func TestMeasureFailure(t *testing.T) {
+	var r recorder
+	why := errors.New("refused")
+	_, err := r.measure(t.Context(), 2, time.Second, work{op: func(c int) error {
+		if c == 1 {
+			return why
+		}
+		return nil
+	}})
+	if !errors.Is(err, why) || !strings.Contains(err.Error(), "caller 1") {
+		t.Errorf("a slice with a failed operation: %v", err)
+	}
+}
