@@ -1,0 +1,2 @@
+// Package channels calls and serves channels.
+package channels

@@ -1,0 +1,257 @@
+package channels
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"natsfabric/internal/wire"
+	"natsfabric/outcome"
+)
+
+const (
+	// intakePending and intakePendingBytes bound what the client library holds for one subscription. The callback
+	// never blocks on a handler, so more than a few waiting messages mean that this process does not get the CPU.
+	intakePending      = 65536
+	intakePendingBytes = 64 << 20
+)
+
+// intake is one subscription through which requests come in.
+type intake struct {
+	r   *Router
+	srv *Server // nil for the node's inbox, where the subject names the channel
+	sub *nats.Subscription
+
+	// seen counts the messages that the callback has begun with, and clear is the freeze that the intake has got
+	// over. Both belong to the callback.
+	seen  uint64
+	clear uint64
+	// mark says up to which message the freeze of that generation reaches.
+	mark atomic.Pointer[thawMark]
+
+	closed chan struct{} // closed when the subscription has handled its last message
+}
+
+type thawMark struct{ gap, upTo uint64 }
+
+// intakes is the set of open intakes.
+type intakes struct {
+	mu  sync.Mutex
+	all map[*intake]bool
+}
+
+// subscribe opens an intake. group is empty for the node's inbox.
+func (r *Router) subscribe(subject, group string, srv *Server) (*intake, error) {
+	in := &intake{r: r, srv: srv, clear: r.pulse.gaps.Load(), closed: make(chan struct{})}
+	var err error
+	if group == "" {
+		in.sub, err = r.nc.Subscribe(subject, in.message)
+	} else {
+		in.sub, err = r.nc.QueueSubscribe(subject, group, in.message)
+	}
+	if err != nil {
+		return nil, err
+	}
+	in.sub.SetClosedHandler(func(string) {
+		r.intakes.remove(in)
+		close(in.closed)
+	})
+	if err := in.sub.SetPendingLimits(intakePending, intakePendingBytes); err != nil {
+		return nil, err
+	}
+	r.intakes.mu.Lock()
+	defer r.intakes.mu.Unlock()
+	if r.intakes.all == nil {
+		r.intakes.all = make(map[*intake]bool)
+	}
+	r.intakes.all[in] = true
+	return in, nil
+}
+
+func (s *intakes) remove(in *intake) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, in)
+}
+
+func (s *intakes) has(sub *nats.Subscription) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for in := range s.all {
+		if in.sub == sub {
+			return true
+		}
+	}
+	return false
+}
+
+// mark tells every intake that what it has received until now may be from before the end of freeze number gap.
+func (s *intakes) mark(gap uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for in := range s.all {
+		in.mark.Store(&thawMark{gap: gap, upTo: in.received()})
+	}
+}
+
+// received is the number of messages that the subscription has been given, handled or not. nats.go counts a message
+// that is being handled in both numbers, so it may be one too many: one more refusal, not one too few.
+func (in *intake) received() uint64 {
+	for {
+		before, err1 := in.sub.Delivered()
+		pending, _, err2 := in.sub.Pending()
+		after, err3 := in.sub.Delivered()
+		switch {
+		case err1 != nil || err2 != nil || err3 != nil:
+			return 0 // closed: it will see no message any more
+		case before == after:
+			return uint64(before) + uint64(pending)
+		}
+	}
+}
+
+// suspicious reports whether the message that the callback has just begun with may have been sent before the end of a
+// freeze.
+func (in *intake) suspicious(now time.Time) bool {
+	if b := in.r.pulse.frozen(now); b != nil {
+		in.r.noticeFreeze(b)
+	}
+	gap := in.r.pulse.gaps.Load()
+	if gap == in.clear {
+		return false
+	}
+	if m := in.mark.Load(); m != nil && m.gap == gap && in.seen > m.upTo {
+		in.clear = gap
+		return false
+	}
+	return true
+}
+
+// why is the reason of a refusal.
+type why uint8
+
+const (
+	whyNot why = iota
+	whyFull
+	whyDraining
+	whyNotServing
+	whyGate
+	whyPast
+	whyThawing
+	whyNamed
+	whyUnknown
+	whyCount
+)
+
+// message is the subscription's callback: it takes the message into the server's queue or refuses it, and never
+// blocks on a handler.
+func (in *intake) message(m *nats.Msg) {
+	in.seen++
+	r, s, direct := in.r, in.srv, false
+	if s == nil {
+		direct = true
+		if s = (*r.servers.Load())[m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]]; s == nil {
+			r.counters.unknownChannel.Add(1)
+			r.refuse(m, r.unknownChannel())
+			return
+		}
+	}
+	s.stats.received.Add(1)
+	blob, _ := wire.ParseReply(m.Reply)
+	req := &Request{channel: s.spec.Name, msg: m, blob: blob, direct: direct}
+	if because := s.admit(in, req); because != whyNot {
+		s.stats.refused[because].Add(1)
+		r.refuse(m, s.refusals[because])
+	}
+}
+
+// admit takes a request into the queue, or says why not.
+func (s *Server) admit(in *intake, req *Request) why {
+	r, m := s.r, req.msg
+	switch {
+	case s.draining.Load():
+		return whyDraining
+	case !r.serving.Load():
+		return whyNotServing
+	case len(m.Header) > 0 && names(m.Header.Get(wire.HeaderRefused), r.cfg.RID):
+		return whyNamed
+	case r.cfg.Gate != nil && r.cfg.Gate.Admit() != nil:
+		return whyGate
+	}
+	now := time.Now()
+	if deadline, ok := req.Deadline(); ok {
+		if r.pulse.past(now, deadline) {
+			return whyPast
+		}
+	} else if in.suspicious(now) {
+		return whyThawing
+	}
+	if req.blob.Flags&wire.FlagNotice == 0 {
+		if !s.queue.offer(req) {
+			return whyFull
+		}
+		return whyNot
+	}
+	// The place in the queue is taken before the notice goes out, and the request runs only after it, so that the
+	// notice is true and comes before the reply.
+	if !s.queue.reserve(req) {
+		return whyFull
+	}
+	if err := r.nc.Publish(m.Reply+wire.NoticeSuffix, r.ridBytes); err != nil {
+		r.log.Debug("sending an acceptance notice", zap.Error(err))
+	}
+	s.stats.notices.Add(1)
+	s.queue.commit(req)
+	return whyNot
+}
+
+// names reports whether a comma-separated list holds rid.
+func names(list, rid string) bool {
+	for list != "" {
+		var one string
+		one, list, _ = strings.Cut(list, ",")
+		if one == rid {
+			return true
+		}
+	}
+	return false
+}
+
+// refuse answers a request that was not accepted.
+func (r *Router) refuse(m *nats.Msg, h nats.Header) {
+	if m.Reply == "" {
+		return
+	}
+	if err := r.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: h}); err != nil {
+		r.log.Debug("sending a refusal", zap.Error(err))
+	}
+}
+
+// refusal makes the headers of a refusal; they are shared by all that are sent, and not changed.
+func (r *Router) refusal(kind outcome.Kind, detail string) nats.Header {
+	h := nats.Header(outcome.New("", kind, outcome.NotAccepted, "", detail).Headers(outcome.NotAccepted))
+	h[wire.HeaderFrom] = []string{r.cfg.RID}
+	return h
+}
+
+func (r *Router) unknownChannel() nats.Header {
+	return r.refusal(outcome.NotFound, "node "+r.cfg.RID+" does not serve the channel")
+}
+
+// refusals are the refusals of one server. Those of kind Unavailable make the caller select again.
+func (s *Server) makeRefusals() {
+	at := " at node " + s.r.cfg.RID
+	s.refusals = [whyCount]nats.Header{
+		whyFull:       s.r.refusal(outcome.Unavailable, "the queue is full"+at),
+		whyDraining:   s.r.refusal(outcome.Unavailable, "the channel is draining"+at),
+		whyNotServing: s.r.refusal(outcome.Unavailable, "not serving"+at),
+		whyGate:       s.r.refusal(outcome.Unavailable, "no valid lease"+at),
+		whyPast:       s.r.refusal(outcome.DeadlineExceeded, "the deadline had passed when it arrived"+at),
+		whyThawing:    s.r.refusal(outcome.Unavailable, "frozen until a moment ago, and the request has no deadline"+at),
+		whyNamed:      s.r.refusal(outcome.Unavailable, "refused before"+at),
+	}
+}

@@ -1,0 +1,175 @@
+package channels
+
+import "sync"
+
+// trimTicks is how many ticks pass between two looks at the idle workers.
+const trimTicks = 20
+
+// queue holds the accepted requests of one server and the workers that run them. It is bounded in count and bytes,
+// and so are the workers, which start on demand and end when they have been idle for a while.
+type queue struct {
+	maxCount, maxBytes, maxWorkers int
+	run                            func(*Request)
+
+	mu    sync.Mutex
+	ring  []*Request // grows to the power of two above the greatest length there was
+	head  int
+	n     int // in the ring
+	count int // in the ring or reserved
+	bytes int // of those
+
+	workers int           // all of them
+	idle    []chan bool   // of those that wait, the longest first; true = work, false = end
+	minIdle int           // the fewest that waited since the last trim
+	empty   chan struct{} // closed and replaced whenever nothing is queued or running; nil while nobody waits
+}
+
+func (q *queue) init(s *Spec, run func(*Request)) {
+	q.maxCount, q.maxBytes, q.maxWorkers, q.run = s.Queue, s.QueueBytes, s.Workers, run
+}
+
+// offer takes a request, or returns false at once when there is no room.
+func (q *queue) offer(req *Request) bool {
+	q.mu.Lock()
+	if !q.reserveLocked(req) {
+		q.mu.Unlock()
+		return false
+	}
+	q.commitLocked(req)
+	return true
+}
+
+// reserve takes room for a request, which commit then fills.
+func (q *queue) reserve(req *Request) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.reserveLocked(req)
+}
+
+func (q *queue) commit(req *Request) {
+	q.mu.Lock()
+	q.commitLocked(req)
+}
+
+func (q *queue) reserveLocked(req *Request) bool {
+	size := req.size()
+	if q.count >= q.maxCount || q.bytes+size > q.maxBytes {
+		return false
+	}
+	q.count++
+	q.bytes += size
+	return true
+}
+
+// commitLocked queues a request whose room is taken, and unlocks. It leaves no request without a worker that will
+// look for it, unless all of them are busy.
+func (q *queue) commitLocked(req *Request) {
+	if q.n == len(q.ring) {
+		grown := make([]*Request, max(16, 2*len(q.ring)))
+		for i := range q.n {
+			grown[i] = q.ring[(q.head+i)%len(q.ring)]
+		}
+		q.ring, q.head = grown, 0
+	}
+	q.ring[(q.head+q.n)%len(q.ring)] = req
+	q.n++
+	if last := len(q.idle) - 1; last >= 0 {
+		wake := q.idle[last]
+		q.idle = q.idle[:last]
+		q.minIdle = min(q.minIdle, last)
+		q.mu.Unlock()
+		wake <- true
+		return
+	}
+	start := q.workers < q.maxWorkers
+	if start {
+		q.workers++
+	}
+	q.mu.Unlock()
+	if start {
+		go q.work()
+	}
+}
+
+// work is a worker.
+func (q *queue) work() {
+	ended := false
+	defer func() {
+		if !ended { // the handler ended the goroutine (runtime.Goexit): somebody else takes over
+			go q.work()
+		}
+	}()
+	wake := make(chan bool, 1)
+	for {
+		q.mu.Lock()
+		if q.n == 0 {
+			if len(q.idle)+1 == q.workers && q.count == 0 && q.empty != nil {
+				close(q.empty)
+				q.empty = nil
+			}
+			q.idle = append(q.idle, wake)
+			q.mu.Unlock()
+			if !<-wake {
+				ended = true
+				return
+			}
+			continue
+		}
+		req := q.ring[q.head]
+		q.ring[q.head] = nil
+		q.head = (q.head + 1) % len(q.ring)
+		q.n--
+		q.count--
+		q.bytes -= req.size()
+		q.mu.Unlock()
+		q.run(req)
+	}
+}
+
+// trim ends the workers that were not needed since the last call.
+func (q *queue) trim() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.endLocked(min(q.minIdle, len(q.idle)))
+	q.minIdle = len(q.idle)
+}
+
+func (q *queue) endLocked(n int) {
+	for _, wake := range q.idle[:n] {
+		wake <- false
+	}
+	q.idle = append(q.idle[:0], q.idle[n:]...)
+	q.workers -= n
+}
+
+// drained returns a channel that is closed once nothing is queued and no handler runs.
+func (q *queue) drained() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.empty == nil {
+		q.empty = make(chan struct{})
+	}
+	c := q.empty
+	if q.count == 0 && len(q.idle) == q.workers {
+		close(q.empty)
+		q.empty = nil
+	}
+	return c
+}
+
+// stop ends the idle workers. It is called when nothing more comes in.
+func (q *queue) stop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.endLocked(len(q.idle))
+}
+
+// depth returns what waits, and the workers that are busy.
+func (q *queue) depth() (count, bytes, busy int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.count, q.bytes, q.workers - len(q.idle)
+}
+
+// size is what a request counts for in the queue's bytes.
+func (r *Request) size() int { return r.msg.Size() }

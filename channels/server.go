@@ -1,0 +1,386 @@
+package channels
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"natsfabric/internal/wire"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+const (
+	// subscribeTimeout bounds the wait for the server to have read new subscriptions, when the caller's context has
+	// no deadline.
+	subscribeTimeout = 5 * time.Second
+	// handlerGrace is how long Close waits for handlers after their contexts have ended.
+	handlerGrace = time.Second
+	// panicLogEvery bounds how often a handler's panic is logged with its stack.
+	panicLogEvery = time.Second
+)
+
+// Server is one channel as this node serves it.
+type Server struct {
+	r       *Router
+	spec    Spec
+	handler Handler
+	queue   queue
+	stats   serveStats
+	// refusals are the headers of each refusal that this server makes.
+	refusals [whyCount]nats.Header
+	started  time.Time
+
+	draining  atomic.Bool
+	lastPanic atomic.Int64 // Unix nanoseconds of the last one that was logged
+
+	// Guarded by Router.serveMu.
+	weight  int
+	open    []*intake
+	leaving []*intake // drained, and possibly with messages left
+	gone    chan struct{}
+}
+
+// Serve begins to serve a channel. It returns when the NATS server has the subscriptions; they are opened now if the
+// router is serving, else with SetServing(true). The error names the field of spec that is wrong, or is an
+// *outcome.Error: AlreadyExists when this router serves the channel already, InvalidOperation in a client that is no
+// node, ShuttingDown after Close, Unavailable when the connection is down.
+func (r *Router) Serve(ctx context.Context, spec Spec) (*Server, error) {
+	if err := spec.check(); err != nil {
+		return nil, fmt.Errorf("channels: %w", err)
+	}
+	target := "channel " + spec.Name
+	if r.cfg.Lifecycle == 0 {
+		return nil, fail("serve", outcome.InvalidOperation, outcome.NotAccepted, target, "only a node serves channels, and this is a client")
+	}
+	s := &Server{r: r, spec: spec, weight: spec.Weight, started: time.Now().UTC(), gone: make(chan struct{})}
+	s.handler = spec.Handler
+	for i := len(spec.Middleware) - 1; i >= 0; i-- {
+		s.handler = spec.Middleware[i](s.handler)
+	}
+	s.queue.init(&spec, s.handle)
+	s.makeRefusals()
+
+	r.serveMu.Lock()
+	defer r.serveMu.Unlock()
+	if r.isClosing() {
+		return nil, outcome.Wrap("serve", outcome.ShuttingDown, outcome.NotAccepted, target, "", errClosed)
+	}
+	if (*r.servers.Load())[spec.Name] != nil {
+		return nil, fail("serve", outcome.AlreadyExists, outcome.NotAccepted, target, "this node serves it already")
+	}
+	if err := r.srv.add(r, s); err != nil {
+		return nil, outcome.Wrap("serve", outcome.Unavailable, outcome.NotAccepted, target, "subscribing", err)
+	}
+	servers := maps.Clone(*r.servers.Load())
+	servers[spec.Name] = s
+	r.servers.Store(&servers)
+	err := s.resizeLocked()
+	if err == nil {
+		err = r.flush(ctx)
+	}
+	if err != nil {
+		s.removeLocked()
+		return nil, outcome.Wrap("serve", outcome.Unavailable, outcome.NotAccepted, target, "subscribing", err)
+	}
+	return s, nil
+}
+
+func (r *Router) isClosing() bool {
+	r.spawnMu.Lock()
+	defer r.spawnMu.Unlock()
+	return r.closing
+}
+
+// flush waits until the NATS server has read everything that was sent.
+func (r *Router) flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, subscribeTimeout)
+	defer cancel()
+	return r.nc.FlushWithContext(ctx)
+}
+
+// Name returns the channel's name.
+func (s *Server) Name() string { return s.spec.Name }
+
+// Info returns the channel as the node's descriptor should list it.
+func (s *Server) Info() kvlocation.ChannelInfo {
+	s.r.serveMu.Lock()
+	defer s.r.serveMu.Unlock()
+	return kvlocation.ChannelInfo{Name: s.spec.Name, Kind: s.spec.Kind, Weight: s.weight}
+}
+
+// SetWeight changes the member's share of a RouteMesh channel: 0 to MaxWeight, 0 = out. A lower weight drains
+// subscriptions, so that nothing which was given to them is lost. It returns when the NATS server has read the
+// change. The descriptor does not change by itself. The error is an *outcome.Error: InvalidOperation for a bad weight
+// or a ClientServer channel, ShuttingDown once the server drains, Unavailable when the connection is down; the new
+// weight holds then as soon as it is back.
+func (s *Server) SetWeight(ctx context.Context, weight int) error {
+	const op = "set weight"
+	target := "channel " + s.spec.Name
+	switch {
+	case s.spec.Kind == kvlocation.ClientServer:
+		return fail(op, outcome.InvalidOperation, outcome.NotAccepted, target, "a client_server channel has no weights")
+	case weight < 0 || weight > MaxWeight:
+		return fail(op, outcome.InvalidOperation, outcome.NotAccepted, target, "weight %d is not allowed: it must be 0 to %d", weight, MaxWeight)
+	}
+	s.r.serveMu.Lock()
+	defer s.r.serveMu.Unlock()
+	if s.draining.Load() {
+		return fail(op, outcome.ShuttingDown, outcome.NotAccepted, target, "the channel is draining here")
+	}
+	s.weight = weight
+	err := s.resizeLocked()
+	if err == nil {
+		err = s.r.flush(ctx)
+	}
+	if err != nil {
+		return outcome.Wrap(op, outcome.Unavailable, outcome.Unknown, target, "", err)
+	}
+	return nil
+}
+
+// resizeLocked opens or drains subscriptions until there are as many as the weight says, none while not serving.
+func (s *Server) resizeLocked() error {
+	want := s.weight
+	if s.draining.Load() || !s.r.serving.Load() {
+		want = 0
+	}
+	for len(s.open) < want {
+		in, err := s.r.subscribe(s.r.cfg.Mesh.Channel(s.spec.Name), wire.QueueGroup, s)
+		if err != nil {
+			return err
+		}
+		s.open = append(s.open, in)
+	}
+	var errs []error
+	for len(s.open) > want {
+		last := len(s.open) - 1
+		in := s.open[last]
+		s.open = s.open[:last]
+		s.leaving = append(s.leaving, in)
+		if err := in.sub.Drain(); err != nil && !errors.Is(err, nats.ErrBadSubscription) {
+			errs = append(errs, err)
+		}
+	}
+	s.forgetClosedLocked()
+	return errors.Join(errs...)
+}
+
+func (s *Server) forgetClosedLocked() {
+	kept := s.leaving[:0]
+	for _, in := range s.leaving {
+		select {
+		case <-in.closed:
+		default:
+			kept = append(kept, in)
+		}
+	}
+	clear(s.leaving[len(kept):])
+	s.leaving = kept
+}
+
+// Drain stops serving the channel: it leaves the queue group without losing what was given to it, refuses what still
+// arrives, and returns when everything that was accepted has run. Service discovery ends at once. When ctx ends first
+// it returns DeadlineExceeded and the draining goes on; it may be called again to wait on.
+func (s *Server) Drain(ctx context.Context) error {
+	s.r.serveMu.Lock()
+	first := s.draining.CompareAndSwap(false, true)
+	var errs error
+	if first {
+		s.r.srv.remove(s.r, s)
+		errs = s.resizeLocked()
+	}
+	leaving := append([]*intake(nil), s.leaving...)
+	s.r.serveMu.Unlock()
+	if errs != nil && !s.r.nc.IsClosed() {
+		return outcome.Wrap("drain", outcome.Unavailable, outcome.Accepted, "channel "+s.spec.Name, "", errs)
+	}
+	for _, in := range leaving {
+		select {
+		case <-in.closed:
+		case <-ctx.Done():
+			return outcome.FromContext(ctx, "drain", outcome.Accepted, "channel "+s.spec.Name, "subscriptions are still draining")
+		}
+	}
+	select {
+	case <-s.queue.drained():
+	case <-ctx.Done():
+		count, _, busy := s.queue.depth()
+		return outcome.FromContext(ctx, "drain", outcome.Accepted, "channel "+s.spec.Name, fmt.Sprintf("%d requests wait and %d handlers run", count, busy))
+	}
+	s.r.serveMu.Lock()
+	defer s.r.serveMu.Unlock()
+	s.removeLocked()
+	return nil
+}
+
+// removeLocked forgets a server that has nothing left, or that never began.
+func (s *Server) removeLocked() {
+	select {
+	case <-s.gone:
+		return
+	default:
+		close(s.gone)
+	}
+	s.draining.Store(true)
+	s.r.srv.remove(s.r, s)
+	_ = s.resizeLocked() // only a failed Serve has subscriptions left here, on a connection that is down
+	servers := maps.Clone(*s.r.servers.Load())
+	delete(servers, s.spec.Name)
+	s.r.servers.Store(&servers)
+	s.queue.stop()
+}
+
+// drainAll drains every server; when ctx ends first it ends the handlers' contexts and waits a little longer.
+func (r *Router) drainAll(ctx context.Context) error {
+	servers := *r.servers.Load()
+	results := make(chan error, len(servers))
+	begin := func(ctx context.Context) {
+		for _, s := range servers {
+			go func() { results <- s.Drain(ctx) }()
+		}
+	}
+	collect := func() (err error) {
+		for range servers {
+			err = errors.Join(err, <-results)
+		}
+		return err
+	}
+	begin(ctx)
+	err := collect()
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	r.handlers.Load().cancel(ErrShutdown)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), handlerGrace)
+	defer cancel()
+	begin(grace)
+	if collect() == nil {
+		return nil
+	}
+	return err
+}
+
+// handle runs one accepted request to its end and answers it.
+func (s *Server) handle(req *Request) {
+	r := s.r
+	start := time.Now()
+	if deadline, ok := req.judgedDeadline(); ok && r.pulse.past(start, deadline) {
+		s.stats.expired.Add(1)
+		s.answerError(req, outcome.New("", outcome.DeadlineExceeded, outcome.Accepted, "", "the deadline passed in the queue of node "+r.cfg.RID+"; it did not run"))
+		return
+	}
+	req.ctx.parent, req.ctx.pulse = r.handlers.Load().ctx, &r.pulse
+	req.ctx.deadline, _ = req.judgedDeadline()
+	s.stats.ran.Add(1)
+	reply, err := s.invoke(req)
+	req.ctx.finish()
+	s.stats.took(time.Since(start))
+	if err != nil {
+		s.stats.handlerErrors.Add(1)
+		s.stats.lastError.Store(&err)
+		var e *outcome.Error
+		if !errors.As(err, &e) {
+			e = outcome.Wrap("", outcome.InternalFailure, outcome.Accepted, "", "", err)
+		}
+		s.answerError(req, e)
+		return
+	}
+	s.answer(req, reply)
+}
+
+// invoke calls the handler and turns a panic into an error.
+func (s *Server) invoke(req *Request) (reply Reply, err error) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		s.stats.panics.Add(1)
+		p := recover()
+		if now, last := time.Now().UnixNano(), s.lastPanic.Load(); now-last >= int64(panicLogEvery) && s.lastPanic.CompareAndSwap(last, now) {
+			s.r.log.Error("a handler panicked", zap.String("channel", s.spec.Name), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+		}
+		reply, err = Reply{}, outcome.New("", outcome.InternalFailure, outcome.Accepted, "", "the handler panicked at node "+s.r.cfg.RID)
+		if p == nil { // runtime.Goexit: nothing after this runs, so the answer goes out here
+			s.answerError(req, err.(*outcome.Error))
+		}
+	}()
+	reply, err = s.handler(&req.ctx, req)
+	returned = true
+	return reply, err
+}
+
+// answer sends a handler's reply.
+func (s *Server) answer(req *Request, reply Reply) {
+	if req.OneWay() {
+		return
+	}
+	r, to := s.r, req.msg.Reply
+	var err error
+	if len(reply.Header) == 0 {
+		err = r.nc.Publish(to, reply.Data)
+	} else {
+		if name := reservedHeader(reply.Header); name != "" {
+			s.answerError(req, fail("", outcome.InternalFailure, outcome.Accepted, "", "the handler set the reserved header %q", name))
+			return
+		}
+		err = r.nc.PublishMsg(&nats.Msg{Subject: to, Header: reply.Header, Data: reply.Data})
+	}
+	switch {
+	case err == nil:
+		s.stats.replied.Add(1)
+	case errors.Is(err, nats.ErrMaxPayload):
+		s.stats.oversized.Add(1)
+		s.answerError(req, outcome.New("", outcome.CapacityExceeded, outcome.Accepted, "", "the handler ran, but its reply is too large: "+tooLarge(reply.Data, reply.Header, r.nc.MaxPayload())))
+	default:
+		s.stats.lost.Add(1)
+		r.log.Debug("sending a reply", zap.String("channel", s.spec.Name), zap.Error(err))
+	}
+}
+
+// answerError sends an error; the request had been accepted.
+func (s *Server) answerError(req *Request, e *outcome.Error) {
+	if req.OneWay() {
+		return
+	}
+	h := nats.Header(e.Headers(outcome.Accepted))
+	h[wire.HeaderFrom] = []string{s.r.cfg.RID}
+	if err := s.r.nc.PublishMsg(&nats.Msg{Subject: req.msg.Reply, Header: h}); err != nil {
+		s.stats.lost.Add(1)
+		s.r.log.Debug("sending an error reply", zap.String("channel", s.spec.Name), zap.Error(err))
+		return
+	}
+	s.stats.errorReplies.Add(1)
+}
+
+// openInbox subscribes the node's own subjects.
+func (r *Router) openInbox() (err error) {
+	r.ridBytes = []byte(r.cfg.RID)
+	own := r.cfg.Mesh.Node(r.cfg.RID, r.cfg.Lifecycle)
+	if r.hellos, err = r.nc.Subscribe(r.cfg.Mesh.NodeHello(r.cfg.RID, r.cfg.Lifecycle), r.answerHello); err != nil {
+		return fmt.Errorf("subscribing to hellos: %w", err)
+	}
+	if r.inbox, err = r.subscribe(own+".ch.*", "", nil); err != nil {
+		return fmt.Errorf("subscribing to the node's inbox: %w", err)
+	}
+	return nil
+}
+
+// closeInbox gives up the node's own subjects. Nothing is lost by it: while closing, all that arrives is refused, and
+// what is not answered is Unknown to its caller.
+func (r *Router) closeInbox() {
+	if r.hellos != nil {
+		r.unsubscribe(r.hellos)
+	}
+	if r.inbox != nil {
+		r.unsubscribe(r.inbox.sub)
+	}
+}
