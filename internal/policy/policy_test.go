@@ -220,6 +220,12 @@ var checks = []struct {
 		good: map[string]string{"README.md": "```sh\nfabricnode run &\n./dist/fabricnode run\n```\n", "cmd/fabricnode/main.go": "package main\n"},
 	},
 	{
+		name: "commands in the text exist", check: commandsExist,
+		bad:  map[string]string{"a.md": "one\ntwo `make tset` and `make`, `scripts/x start`\n", "Makefile": "test: ## all\n", "scripts/x": ""},
+		want: "a.md:2: the Makefile has no target tset",
+		good: map[string]string{"a.md": "`make test`, `makefile`, `go run ./cmd/x --data ./data`, `./cmd/y`\n", "Makefile": "test: ## all\n", "cmd/x/main.go": "package main\n"},
+	},
+	{
 		name: "the README names the test command", check: oneTestCommand,
 		bad:  map[string]string{"README.md": "```sh\ngo test ./...\n```\n", ".ci/run": "make test 2>&1\n"},
 		want: "README.md:1: no shell block names the test command",

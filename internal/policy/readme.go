@@ -27,11 +27,17 @@ var (
 	makeTarget = regexp.MustCompile(`(?m)^([a-z0-9-]+):`)
 )
 
-// shellCommands returns the commands in the sh, bash and console blocks of a Markdown file. In a console block only
-// the lines that begin with "$ " are commands.
+// spanCommand matches a code span that is a command line of the project's, not just its name or a word of it.
+var spanCommand = regexp.MustCompile("`((?:go (?:run|build|test) \\./|fabricnode |fabric-bench |make |scripts/)[^`]*)`")
+
+// shellCommands returns the commands in the sh, bash and console blocks of a Markdown file, and those in code spans. In
+// a console block only the lines that begin with "$ " are commands.
 func shellCommands(t *tree, file string) []command {
 	var out []command
-	blocks, _ := fences(file, t.text[file])
+	blocks, prose := fences(file, t.text[file])
+	for _, loc := range spanCommand.FindAllStringSubmatchIndex(prose, -1) {
+		blocks = append(blocks, fence{file: file, line: lineOf(prose, loc[0]) - 1, info: "sh", body: prose[loc[2]:loc[3]]})
+	}
 	for _, b := range blocks {
 		if !slices.Contains([]string{"sh", "bash", "console"}, b.info) {
 			continue
@@ -88,6 +94,9 @@ func missingCommand(t *tree, args []string) string {
 			dir = path.Clean(strings.TrimSuffix(dir, "..."))
 			if len(t.files(func(p string) bool { return dir == "." || strings.HasPrefix(p, dir+"/") })) == 0 {
 				return fmt.Sprintf("%s: there is no folder %s", strings.Join(args, " "), dir)
+			}
+			if args[1] == "run" {
+				break // what follows belongs to the program
 			}
 		}
 	case name == "make":
