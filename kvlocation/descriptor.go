@@ -57,6 +57,8 @@ type Descriptor struct {
 	Channels   []ChannelInfo `json:"channels,omitempty"`
 	Started    time.Time     `json:"started"`
 	Updated    time.Time     `json:"updated"`
+	// LeaseTTLMillis is the TTL of the node's lease in milliseconds: whoever proves the node gone waits that long.
+	LeaseTTLMillis int64 `json:"lease_ttl_ms,omitempty"`
 	// Write is the operation ID of the write that made this value.
 	Write string `json:"write"`
 

@@ -109,6 +109,16 @@ func (r Report) dangerous() error {
 	return nil
 }
 
+// epoch returns the epoch of a bucket; 0 when the report does not have it.
+func (r Report) epoch(bucket string) uint64 {
+	for _, b := range r.Buckets {
+		if b.Bucket == bucket {
+			return b.Epoch
+		}
+	}
+	return 0
+}
+
 // Init makes the buckets of a mesh that do not exist. It is idempotent, and any number of programs may call it at
 // once. Of buckets that exist it repairs nothing but what SetReplicas allows: the rest stands in the report as
 // drift, which is not an error.

@@ -52,6 +52,7 @@ type Store struct {
 
 	location *bucket
 	nodes    *bucket
+	identity identity
 	mux      *mux
 
 	ctx    context.Context // ends with Close
@@ -69,6 +70,7 @@ type bucket struct {
 	direct  string // of a direct get; the stored subject of a key follows it after a dot
 
 	confirm confirmer
+	life    life
 }
 
 func (s *Store) newBucket(name string) *bucket {
@@ -118,6 +120,8 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Store, error) {
 	}
 	s.location = s.newBucket(s.mesh.LocationBucket())
 	s.nodes = s.newBucket(s.mesh.NodesBucket())
+	s.identity.lost = make(chan struct{})
+	s.location.life.epoch, s.nodes.life.epoch = report.epoch(s.location.name), report.epoch(s.nodes.name)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	m, err := newMux(nc)
 	if err != nil {

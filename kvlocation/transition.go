@@ -33,19 +33,6 @@ type Absence struct {
 	lifecycle uint64
 }
 
-// GoneProof is the proof that a process run will never act on its lease again: its lease key was taken, or found
-// under another lifecycle, and one full TTL has passed since. Only this package makes one.
-type GoneProof struct {
-	rid       string
-	lifecycle uint64
-}
-
-// RID is the node of which the proof speaks.
-func (p GoneProof) RID() string { return p.rid }
-
-// Lifecycle is the process run of which the proof speaks.
-func (p GoneProof) Lifecycle() uint64 { return p.lifecycle }
-
 // Action is one step of a record, with everything that decides it. Which fields count depends on the verb.
 type Action struct {
 	Verb Verb
@@ -201,7 +188,7 @@ func check(at Entry, a Action) error {
 			return illegal(outcome.InvalidOperation, "there is no evidence that the creator, %s, is absent", r.Owner)
 		}
 	case VerbRelease:
-		if !r.Owner.Is(a.Gone.rid, a.Gone.lifecycle) {
+		if !a.Gone.Covers(r.Owner.RID, r.Owner.Lifecycle, r.Owner.Lease) {
 			return illegal(outcome.InvalidOperation, "there is no proof that the owner, %s, is gone", r.Owner)
 		}
 	default:

@@ -66,6 +66,7 @@ type writeResult struct {
 type sending struct {
 	write
 	firstSent monotime.Time
+	mark      uint64 // the highest sequence known at firstSent: the write is stored above it
 	sent      int
 	// open is true when some sending may have been, or may still be, applied.
 	open bool
@@ -83,6 +84,9 @@ func (s *Store) write(ctx context.Context, w write) (writeResult, error) {
 
 // resolve sends the same write, again if need be, until a definite answer comes (FO-7a).
 func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
+	if err := s.refusal(); err != nil && !sd.open {
+		return writeResult{}, err
+	}
 	if err := s.checkSize(sd); err != nil {
 		return writeResult{}, err
 	}
@@ -101,6 +105,7 @@ func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
 		}
 		if !sd.open {
 			sd.firstSent = now // nothing sent before this can have been applied
+			sd.mark = sd.bucket.life.mark.Load()
 		}
 		if now > limit || s.ctx.Err() != nil || ctx.Err() != nil {
 			return writeResult{}, s.unresolved(ctx, sd, why)
@@ -127,6 +132,9 @@ func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
 		ack := parseAck(msg)
 		switch {
 		case ack.err == nil:
+			if err := s.acknowledged(sd.bucket, sd.mark, ack.seq); err != nil {
+				return writeResult{}, err
+			}
 			return writeResult{revision: ack.seq, firstSent: sd.firstSent, repeated: sd.sent > 1}, nil
 		case ack.code == codeWrongLastSequence && !sd.open && ack.seq >= sd.expect:
 			return writeResult{}, s.conflict(sd, ack.seq)

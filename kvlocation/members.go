@@ -1,0 +1,67 @@
+package kvlocation
+
+import (
+	"slices"
+	"strings"
+)
+
+// Member is one node's descriptor as it stands in the store.
+type Member struct {
+	Descriptor
+	// Revision is the store's revision of the descriptor.
+	Revision uint64
+}
+
+// Members is one immutable list of the mesh's members. The slices it returns must not be changed.
+//
+// Concurrency: every method may be called from any goroutine; none takes a lock or allocates.
+type Members struct {
+	all       []Member
+	byRID     map[string]int
+	byChannel map[string][]Member
+}
+
+// NewMembers returns the list of the given members, sorted by RID. Of several with one RID the one with the highest
+// revision counts.
+func NewMembers(members []Member) *Members {
+	all := slices.Clone(members)
+	slices.SortFunc(all, func(a, b Member) int {
+		if c := strings.Compare(a.RID, b.RID); c != 0 {
+			return c
+		}
+		switch {
+		case a.Revision > b.Revision:
+			return -1
+		case a.Revision < b.Revision:
+			return 1
+		}
+		return 0
+	})
+	all = slices.CompactFunc(all, func(a, b Member) bool { return a.RID == b.RID })
+	m := &Members{all: all, byRID: make(map[string]int, len(all)), byChannel: make(map[string][]Member)}
+	for i := range all {
+		m.byRID[all[i].RID] = i
+		for _, c := range all[i].Channels {
+			m.byChannel[c.Name] = append(m.byChannel[c.Name], all[i])
+		}
+	}
+	return m
+}
+
+// All returns every member, sorted by RID.
+func (m *Members) All() []Member { return m.all }
+
+// Len returns the number of members.
+func (m *Members) Len() int { return len(m.all) }
+
+// Get returns the member with the given RID.
+func (m *Members) Get(rid string) (Member, bool) {
+	i, ok := m.byRID[rid]
+	if !ok {
+		return Member{}, false
+	}
+	return m.all[i], true
+}
+
+// Channel returns every member whose descriptor lists the channel, in any state, sorted by RID.
+func (m *Members) Channel(name string) []Member { return m.byChannel[name] }
