@@ -32,7 +32,9 @@ var (
 	// HalfOpen lets every byte vanish in both directions, and the end of the
 	// connection too, while both ends see it open. On a connection that carries
 	// the NATS client protocol whole operations vanish, so that it works again
-	// once healed; any other connection that has lost bytes is closed then.
+	// once healed; the PONGs that the client then misses are made up for, since
+	// clients count them. Any other connection that has lost bytes is closed
+	// when healed.
 	HalfOpen = Fault{kind: faultHalfOpen}
 
 	// Hang keeps back every byte in both directions and delivers them once

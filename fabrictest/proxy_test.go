@@ -84,8 +84,14 @@ func TestProxyHalfOpenLosesMessagesAndHealsOnTheSameConnection(t *testing.T) {
 		if err := request(nc, "lost", short); !errors.Is(err, nats.ErrTimeout) {
 			t.Fatalf("%v: %v", f, err)
 		}
+		if err := nc.FlushTimeout(short); !errors.Is(err, nats.ErrTimeout) {
+			t.Fatalf("%v: flush: %v", f, err)
+		}
 		p.Heal()
 		mustRequest(t, nc, "healed")
+		if err := nc.FlushTimeout(long); err != nil {
+			t.Fatalf("%v: flush when healed: %v", f, err)
+		}
 	}
 	if n := nc.Stats().Reconnects; n != 0 {
 		t.Fatalf("%d reconnects", n)

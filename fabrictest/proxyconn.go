@@ -25,6 +25,9 @@ type proxyConn struct {
 	done  chan struct{}
 	close func()
 
+	// owed are the PONGs that the client misses because of a fault.
+	owed atomic.Int32
+
 	// subscriptions by SID: seen and used by the writer to the server only.
 	subs map[string]string
 }
@@ -79,11 +82,27 @@ func newDirection(dir Direction, src, dst net.Conn) *direction {
 func (c *proxyConn) setFaults(fs faults) {
 	old := c.state.Swap(&connState{faults: fs, replaced: make(chan struct{})})
 	close(old.replaced)
+	c.settle()
+}
+
+// settle deals with what was lost, once nothing is lost any more.
+func (c *proxyConn) settle() {
+	st := c.state.Load()
 	for _, d := range c.dirs {
-		if d.lossy.Load() && !fs.drop[d.dir] {
+		if d.lossy.Load() && !st.drop[d.dir] {
 			c.close()
 		}
 	}
+	if st.drop == [2]bool{} {
+		for range c.owed.Swap(0) {
+			c.toClient(Message{Verb: "PONG"})
+		}
+	}
+}
+
+// toClient sends the client a message that did not come from the server.
+func (c *proxyConn) toClient(m Message) {
+	c.dirs[ToClient].q.inject(item{frame: frame{raw: m.encode(), msg: m}, arrived: time.Now(), late: true})
 }
 
 // run passes the connection on until both ends are closed.
@@ -208,13 +227,8 @@ func (c *proxyConn) await(d *direction, it item) (lost, ok bool) {
 	for {
 		st := c.state.Load()
 		if st.drop[d.dir] {
-			if it.msg.Verb == "" {
-				d.lossy.Store(true)
-			}
+			c.lose(d, &it.msg)
 			return true, true
-		}
-		if d.lossy.Load() {
-			return true, false // the rest of the stream makes no sense
 		}
 		due := st.delay - time.Since(it.arrived)
 		if !st.hang && due <= 0 {
@@ -229,6 +243,17 @@ func (c *proxyConn) await(d *direction, it item) (lost, ok bool) {
 			return false, false
 		}
 	}
+}
+
+// lose notes what a fault has swallowed.
+func (c *proxyConn) lose(d *direction, m *Message) {
+	switch {
+	case m.Verb == "":
+		d.lossy.Store(true)
+	case d.dir == ToServer && m.Verb == "PING", d.dir == ToClient && m.Verb == "PONG":
+		c.owed.Add(1)
+	}
+	c.settle() // it may have been healed just now
 }
 
 // wait waits for either; it reports false when the connection is closed.
@@ -290,17 +315,12 @@ func (c *proxyConn) noteSubscription(m *Message) {
 func (c *proxyConn) respond(request *Message, action Action) {
 	for sid, subject := range c.subs {
 		if request.Reply != "" && subjectMatches(subject, request.Reply) {
-			answer := Message{
+			c.toClient(Message{
 				Verb:    "MSG",
 				Subject: request.Reply,
 				SID:     sid,
 				Header:  []byte(action.header),
 				Payload: []byte(action.payload),
-			}
-			c.dirs[ToClient].q.inject(item{
-				frame:   frame{raw: answer.encode(), msg: answer},
-				arrived: time.Now(),
-				late:    true,
 			})
 			return
 		}

@@ -33,6 +33,9 @@ type Server struct {
 // says what a person can put right; otherwise the error is the server's own or
 // the context's. ctx governs the start only. Call Shutdown to stop the server.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("embedded nats-server: %w", context.Cause(ctx))
+	}
 	opts, err := cfg.serverOptions()
 	if err != nil {
 		return nil, err

@@ -80,7 +80,7 @@ func Start(ctx context.Context, spec Spec, change ...func(*server.Options)) (*em
 		if s != nil {
 			s.Shutdown()
 		}
-		return nil, fmt.Errorf("configuration text: %w", badConfig)
+		return nil, fmt.Errorf("text of WithConfig: %w", badConfig)
 	}
 	return s, err
 }
