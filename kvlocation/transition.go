@@ -25,13 +25,19 @@ const (
 	VerbGiveUp   Verb = "give up"  // same phase; moves the revision, so that an earlier write cannot be applied any more
 )
 
-// Absence is evidence that a process run does not hold its lease key, read as design rule "Missing is confirmed"
-// demands: no older than a write that was sent after the question. It suffices to take a Creating record over, where
-// the object has served nobody yet. Only this package makes one.
+// Absence is evidence that a process run did not hold its lease key, at a moment after it was asked for. It suffices
+// to take over or cancel a Creating record, where the object has served nobody yet; GoneProof is what the authority
+// over a Ready object takes. Only ConfirmAbsent makes one; the zero value is evidence of nothing.
 type Absence struct {
 	rid       string
 	lifecycle uint64
 }
+
+// RID returns the node's name.
+func (a Absence) RID() string { return a.rid }
+
+// Lifecycle returns the process run that was absent.
+func (a Absence) Lifecycle() uint64 { return a.lifecycle }
 
 // Action is one step of a record, with everything that decides it. Which fields count depends on the verb.
 type Action struct {
