@@ -238,14 +238,16 @@ func (r *Router) judge(op *operation, to target, m *nats.Msg, noticed bool) (rep
 
 // refusedBy notes a refusal. Who had refused before was drawn again and handed the request back.
 func (op *operation) refusedBy(from string, e *outcome.Error) {
-	if from == "" || slices.Contains(op.refused, from) {
+	if op.last != nil && slices.Contains(op.refused, from) {
 		op.slower()
-	} else if len(op.refused) < maxRefused {
-		op.refused = append(op.refused, from)
+		return
 	}
-	if op.last == nil || from == "" || !slices.Contains(op.refused, from) || op.last.Detail == "" {
-		op.last = e
+	op.last = e
+	if from == "" || len(op.refused) == maxRefused {
+		op.slower()
+		return
 	}
+	op.refused = append(op.refused, from)
 }
 
 func (op *operation) slower() {

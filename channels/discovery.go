@@ -3,7 +3,7 @@ package channels
 import (
 	"encoding/json"
 	"regexp"
-	"strings"
+	"strconv"
 	"sync"
 
 	"github.com/nats-io/nats.go"
@@ -45,7 +45,7 @@ func (d *discovery) add(r *Router, s *Server) error {
 	}
 	for _, verb := range []micro.Verb{micro.PingVerb, micro.InfoVerb, micro.StatsVerb} {
 		root := micro.APIPrefix + "." + verb.String()
-		for _, subject := range []string{root, root + "." + s.spec.Name, root + "." + s.spec.Name + "." + r.serviceID(s)} {
+		for _, subject := range []string{root, root + "." + s.spec.Name, root + "." + s.spec.Name + "." + r.serviceID()} {
 			sub, err := r.nc.ChanSubscribe(subject, d.in)
 			if err != nil {
 				d.removeLocked(r, s)
@@ -104,8 +104,8 @@ func (r *Router) answerDiscovery(in <-chan *nats.Msg) {
 }
 
 // serviceID tells the members of one channel apart.
-func (r *Router) serviceID(*Server) string {
-	return strings.TrimPrefix(r.base, "fab."+string(r.cfg.Mesh)+".node.")
+func (r *Router) serviceID() string {
+	return r.cfg.RID + "-" + strconv.FormatUint(r.cfg.Lifecycle, 10)
 }
 
 // describe makes the answer to one verb.
@@ -119,7 +119,7 @@ func (s *Server) describe(verb micro.Verb) any {
 		}
 		version = "0.0.0"
 	}
-	id := micro.ServiceIdentity{Name: s.spec.Name, ID: s.r.serviceID(s), Version: version, Metadata: meta}
+	id := micro.ServiceIdentity{Name: s.spec.Name, ID: s.r.serviceID(), Version: version, Metadata: meta}
 	subject := s.r.cfg.Mesh.Channel(s.spec.Name)
 	switch verb {
 	case micro.PingVerb:

@@ -2,6 +2,7 @@ package channels
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -154,7 +155,7 @@ func (r *Router) thaw() {
 		if r.ctx.Err() != nil {
 			return
 		}
-		if r.nc.IsConnected() && r.cfg.ReplaceConnection != nil {
+		if errors.Is(err, context.DeadlineExceeded) && r.nc.IsConnected() && r.cfg.ReplaceConnection != nil {
 			r.counters.replacements.Add(1)
 			r.log.Warn("after a freeze the server answered no PING: the connection is to be replaced", zap.Error(err))
 			r.cfg.ReplaceConnection("after a freeze of this process the server answered no PING within " + thawPing.String())

@@ -156,7 +156,7 @@ func (in *intake) message(m *nats.Msg) {
 		direct = true
 		if s = (*r.servers.Load())[m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]]; s == nil {
 			r.counters.unknownChannel.Add(1)
-			r.refuse(m, r.unknownChannel())
+			r.refuse(m, r.noServer())
 			return
 		}
 	}
@@ -173,8 +173,6 @@ func (in *intake) message(m *nats.Msg) {
 func (s *Server) admit(in *intake, req *Request) why {
 	r, m := s.r, req.msg
 	switch {
-	case s.draining.Load():
-		return whyDraining
 	case !r.serving.Load():
 		return whyNotServing
 	case len(m.Header) > 0 && names(m.Header.Get(wire.HeaderRefused), r.cfg.RID):
@@ -191,15 +189,12 @@ func (s *Server) admit(in *intake, req *Request) why {
 		return whyThawing
 	}
 	if req.blob.Flags&wire.FlagNotice == 0 {
-		if !s.queue.offer(req) {
-			return whyFull
-		}
-		return whyNot
+		return s.queue.offer(req)
 	}
 	// The place in the queue is taken before the notice goes out, and the request runs only after it, so that the
 	// notice is true and comes before the reply.
-	if !s.queue.reserve(req) {
-		return whyFull
+	if because := s.queue.reserve(req); because != whyNot {
+		return because
 	}
 	if err := r.nc.Publish(m.Reply+wire.NoticeSuffix, r.ridBytes); err != nil {
 		r.log.Debug("sending an acceptance notice", zap.Error(err))
@@ -238,11 +233,15 @@ func (r *Router) refusal(kind outcome.Kind, detail string) nats.Header {
 	return h
 }
 
-func (r *Router) unknownChannel() nats.Header {
+// noServer refuses a direct request for a channel that is not served here, or no longer.
+func (r *Router) noServer() nats.Header {
+	if !r.serving.Load() {
+		return r.refusal(outcome.Unavailable, "not serving at node "+r.cfg.RID)
+	}
 	return r.refusal(outcome.NotFound, "node "+r.cfg.RID+" does not serve the channel")
 }
 
-// refusals are the refusals of one server. Those of kind Unavailable make the caller select again.
+// makeRefusals makes the refusals of one server. Those of kind Unavailable make the caller select again.
 func (s *Server) makeRefusals() {
 	at := " at node " + s.r.cfg.RID
 	s.refusals = [whyCount]nats.Header{

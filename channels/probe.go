@@ -30,8 +30,12 @@ const (
 	// maxProbing bounds the probing of a peer that neither answers nor leaves: beyond it the server's own pings at
 	// their defaults have dropped it.
 	maxProbing = 15 * time.Minute
+	// helloTimeout bounds the handshake before direct use.
+	helloTimeout = 2 * time.Second
 	// clockTicks is how often a client that is no node reads the store's clock from a node's hello.
 	clockTicks = uint32(30 * time.Second / tickEvery)
+	// clockCheckTicks is how often it looks whether it must.
+	clockCheckTicks = 4
 )
 
 // hello is the handshake and the probe, asked and answered in JSON.
@@ -40,7 +44,6 @@ type hello struct {
 	RID       string `json:"rid"`
 	Lifecycle uint64 `json:"lifecycle"`
 	Epoch     uint64 `json:"epoch"`
-	Serving   bool   `json:"serving"`
 	// StoreTime is the answerer's reading of the store's clock in Unix nanoseconds, and Bound its greatest error in
 	// nanoseconds; both are 0 when it does not know.
 	StoreTime int64 `json:"store_time,omitempty"`
@@ -59,7 +62,7 @@ func (r *Router) answerHello(m *nats.Msg) {
 	if m.Reply == "" {
 		return
 	}
-	h := hello{Protocol: wire.ProtocolVersion, RID: r.cfg.RID, Lifecycle: r.cfg.Lifecycle, Epoch: r.Epoch(), Serving: r.serving.Load()}
+	h := hello{Protocol: wire.ProtocolVersion, RID: r.cfg.RID, Lifecycle: r.cfg.Lifecycle, Epoch: r.Epoch()}
 	if c := r.cfg.Clock; c != nil {
 		if now, bound, ok := c.Now(); ok {
 			h.StoreTime, h.Bound = now.UnixNano(), int64(bound)
@@ -80,7 +83,7 @@ func (r *Router) hello(ctx context.Context, l *link, timeout time.Duration) (hel
 	if refused != refusedNot {
 		return hello{}, errNotOnline
 	}
-	data, err := json.Marshal(hello{Protocol: wire.ProtocolVersion, RID: r.cfg.RID, Lifecycle: r.cfg.Lifecycle, Epoch: e.n, Serving: r.serving.Load()})
+	data, err := json.Marshal(hello{Protocol: wire.ProtocolVersion, RID: r.cfg.RID, Lifecycle: r.cfg.Lifecycle, Epoch: e.n})
 	if err != nil {
 		return hello{}, err
 	}
@@ -134,7 +137,6 @@ func (r *Router) hello(ctx context.Context, l *link, timeout time.Duration) (hel
 // greeting is a handshake under way, shared by all who wait for it.
 type greeting struct {
 	done chan struct{}
-	h    hello
 	err  error
 }
 
@@ -166,22 +168,19 @@ func (r *Router) greet(ctx context.Context, op *operation, l *link) error {
 		return outcome.Wrap(op.call.Op, outcome.ProtocolError, outcome.NotAccepted, directName(op), "the handshake failed", g.err)
 	case g.err != nil:
 		return outcome.Wrap(op.call.Op, outcome.Unavailable, outcome.NotAccepted, directName(op), "not connected", g.err)
-	case !g.h.Serving:
-		return fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, directName(op), "the node is not serving")
 	}
 	return nil
 }
 
 func (r *Router) handshake(l *link, g *greeting) {
-	g.h, g.err = r.hello(r.ctx, l, probeAfter)
+	h, err := r.hello(r.ctx, l, helloTimeout)
+	g.err = err
 	r.links.mu.Lock()
 	l.greeting = nil
 	switch {
 	case g.err == nil:
-		l.epoch = g.h.Epoch
-		if g.h.Serving {
-			r.links.setLocked(l, PeerReady)
-		}
+		l.epoch = h.Epoch
+		r.links.setLocked(l, PeerReady)
 	case errors.Is(g.err, errNobody):
 		r.links.setLocked(l, PeerGone)
 	}
@@ -318,6 +317,9 @@ func (r *Router) leaseLives(l *link) bool {
 // refreshClock lets a client that is no node read the store's clock from some ready node's hello.
 func (r *Router) refreshClock() {
 	if r.cfg.Lifecycle != 0 || r.cfg.Clock == nil {
+		return
+	}
+	if _, _, ok := r.cfg.Clock.Now(); ok && r.pulse.tick()%clockTicks >= clockCheckTicks {
 		return
 	}
 	all := r.cfg.Directory.Members().All()

@@ -18,6 +18,8 @@ type queue struct {
 	count int // in the ring or reserved
 	bytes int // of those
 
+	draining bool // nothing more is taken
+
 	workers int           // all of them
 	idle    []chan bool   // of those that wait, the longest first; true = work, false = end
 	minIdle int           // the fewest that waited since the last trim
@@ -28,19 +30,19 @@ func (q *queue) init(s *Spec, run func(*Request)) {
 	q.maxCount, q.maxBytes, q.maxWorkers, q.run = s.Queue, s.QueueBytes, s.Workers, run
 }
 
-// offer takes a request, or returns false at once when there is no room.
-func (q *queue) offer(req *Request) bool {
+// offer takes a request, or says at once why not.
+func (q *queue) offer(req *Request) why {
 	q.mu.Lock()
-	if !q.reserveLocked(req) {
+	if because := q.reserveLocked(req); because != whyNot {
 		q.mu.Unlock()
-		return false
+		return because
 	}
 	q.commitLocked(req)
-	return true
+	return whyNot
 }
 
 // reserve takes room for a request, which commit then fills.
-func (q *queue) reserve(req *Request) bool {
+func (q *queue) reserve(req *Request) why {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.reserveLocked(req)
@@ -51,14 +53,17 @@ func (q *queue) commit(req *Request) {
 	q.commitLocked(req)
 }
 
-func (q *queue) reserveLocked(req *Request) bool {
+func (q *queue) reserveLocked(req *Request) why {
 	size := req.size()
-	if q.count >= q.maxCount || q.bytes+size > q.maxBytes {
-		return false
+	switch {
+	case q.draining:
+		return whyDraining
+	case q.count >= q.maxCount || q.bytes+size > q.maxBytes:
+		return whyFull
 	}
 	q.count++
 	q.bytes += size
-	return true
+	return whyNot
 }
 
 // commitLocked queues a request whose room is taken, and unlocks. It leaves no request without a worker that will
@@ -142,7 +147,22 @@ func (q *queue) endLocked(n int) {
 	q.workers -= n
 }
 
-// drained returns a channel that is closed once nothing is queued and no handler runs.
+// drain makes the queue take nothing more. It returns false when it drained already.
+func (q *queue) drain() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first := !q.draining
+	q.draining = true
+	return first
+}
+
+func (q *queue) isDraining() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.draining
+}
+
+// drained returns a channel that is closed once nothing is queued and no handler runs. The queue drains.
 func (q *queue) drained() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -157,7 +177,7 @@ func (q *queue) drained() <-chan struct{} {
 	return c
 }
 
-// stop ends the idle workers. It is called when nothing more comes in.
+// stop ends the workers. It is called when the queue has drained and no handler runs.
 func (q *queue) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

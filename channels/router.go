@@ -54,6 +54,7 @@ type Router struct {
 
 	// serveMu serialises Serve, SetServing, weight changes and draining.
 	serveMu sync.Mutex
+	ended   bool // no Serve any more; guarded by serveMu
 	serving atomic.Bool
 	servers atomic.Pointer[map[string]*Server]
 	intakes intakes
@@ -154,7 +155,7 @@ func (r *Router) tick() {
 				s.queue.trim()
 			}
 		}
-		if n%clockTicks == 0 {
+		if n%clockCheckTicks == 0 {
 			r.refreshClock()
 		}
 	}
@@ -175,10 +176,14 @@ func (r *Router) follow() {
 
 // SetServing opens the router's share of every channel that it serves, or drains it. While not serving, requests
 // that still arrive are refused with Unavailable and NotAccepted; what was accepted runs. A new router does not
-// serve. The error is that of the connection, which may be closed.
+// serve. It returns when the NATS server has read the change (within 5 s), or at once while the connection is down: the
+// subscriptions follow then with the reconnect. The error is that of the connection.
 func (r *Router) SetServing(on bool) error {
 	r.serveMu.Lock()
-	defer r.serveMu.Unlock()
+	if r.ended {
+		r.serveMu.Unlock()
+		return errClosed
+	}
 	r.serving.Store(on)
 	var errs []error
 	for _, s := range *r.servers.Load() {
@@ -186,7 +191,11 @@ func (r *Router) SetServing(on bool) error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	r.serveMu.Unlock()
+	if err := errors.Join(errs...); err != nil || !r.nc.IsConnected() {
+		return err
+	}
+	return r.flush(context.Background())
 }
 
 // CancelHandlers ends the contexts of the handlers that run now with the given cause; handlers that start later get
@@ -243,6 +252,10 @@ func (r *Router) Close(ctx context.Context) error {
 }
 
 func (r *Router) close(ctx context.Context) error {
+	r.serveMu.Lock()
+	r.ended = true
+	r.serving.Store(false)
+	r.serveMu.Unlock()
 	err := r.drainAll(ctx)
 
 	r.waiters.mu.Lock()

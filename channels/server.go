@@ -38,7 +38,6 @@ type Server struct {
 	refusals [whyCount]nats.Header
 	started  time.Time
 
-	draining  atomic.Bool
 	lastPanic atomic.Int64 // Unix nanoseconds of the last one that was logged
 
 	// Guarded by Router.serveMu.
@@ -70,7 +69,7 @@ func (r *Router) Serve(ctx context.Context, spec Spec) (*Server, error) {
 
 	r.serveMu.Lock()
 	defer r.serveMu.Unlock()
-	if r.isClosing() {
+	if r.ended {
 		return nil, outcome.Wrap("serve", outcome.ShuttingDown, outcome.NotAccepted, target, "", errClosed)
 	}
 	if (*r.servers.Load())[spec.Name] != nil {
@@ -91,12 +90,6 @@ func (r *Router) Serve(ctx context.Context, spec Spec) (*Server, error) {
 		return nil, outcome.Wrap("serve", outcome.Unavailable, outcome.NotAccepted, target, "subscribing", err)
 	}
 	return s, nil
-}
-
-func (r *Router) isClosing() bool {
-	r.spawnMu.Lock()
-	defer r.spawnMu.Unlock()
-	return r.closing
 }
 
 // flush waits until the NATS server has read everything that was sent.
@@ -132,7 +125,7 @@ func (s *Server) SetWeight(ctx context.Context, weight int) error {
 	}
 	s.r.serveMu.Lock()
 	defer s.r.serveMu.Unlock()
-	if s.draining.Load() {
+	if s.queue.isDraining() {
 		return fail(op, outcome.ShuttingDown, outcome.NotAccepted, target, "the channel is draining here")
 	}
 	s.weight = weight
@@ -149,7 +142,7 @@ func (s *Server) SetWeight(ctx context.Context, weight int) error {
 // resizeLocked opens or drains subscriptions until there are as many as the weight says, none while not serving.
 func (s *Server) resizeLocked() error {
 	want := s.weight
-	if s.draining.Load() || !s.r.serving.Load() {
+	if s.queue.isDraining() || !s.r.serving.Load() {
 		want = 0
 	}
 	for len(s.open) < want {
@@ -191,7 +184,7 @@ func (s *Server) forgetClosedLocked() {
 // it returns DeadlineExceeded and the draining goes on; it may be called again to wait on.
 func (s *Server) Drain(ctx context.Context) error {
 	s.r.serveMu.Lock()
-	first := s.draining.CompareAndSwap(false, true)
+	first := s.queue.drain()
 	var errs error
 	if first {
 		s.r.srv.remove(s.r, s)
@@ -229,7 +222,7 @@ func (s *Server) removeLocked() {
 	default:
 		close(s.gone)
 	}
-	s.draining.Store(true)
+	s.queue.drain()
 	s.r.srv.remove(s.r, s)
 	_ = s.resizeLocked() // only a failed Serve has subscriptions left here, on a connection that is down
 	servers := maps.Clone(*s.r.servers.Load())
@@ -281,7 +274,6 @@ func (s *Server) handle(req *Request) {
 	req.ctx.deadline, _ = req.judgedDeadline()
 	s.stats.ran.Add(1)
 	reply, err := s.invoke(req)
-	req.ctx.finish()
 	s.stats.took(time.Since(start))
 	if err != nil {
 		s.stats.handlerErrors.Add(1)
@@ -300,6 +292,7 @@ func (s *Server) handle(req *Request) {
 func (s *Server) invoke(req *Request) (reply Reply, err error) {
 	returned := false
 	defer func() {
+		req.ctx.finish()
 		if returned {
 			return
 		}

@@ -47,6 +47,10 @@ type Spec struct {
 	Middleware []Middleware
 }
 
+// Validate returns an error that names the field that is wrong, its value and the allowed range.
+func (s Spec) Validate() error { return s.check() }
+
+// check fills the defaults in and validates.
 func (s *Spec) check() error {
 	if err := wire.CheckName("Spec.Name", s.Name); err != nil {
 		return err

@@ -1,0 +1,76 @@
+package channels_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/channels"
+	"natsfabric/fabrictest"
+)
+
+// BenchmarkRequest compares a channel request with nats.Conn.Request on a queue group. Both sides use the same server
+// and each a connection of its own at both ends. For a fair ratio the sides are interleaved: run it with -count.
+func BenchmarkRequest(b *testing.B) {
+	srv := fabrictest.StartServer(b)
+	dir := newDirectory(member("m1", 1, "bench"))
+	m := startMember(b, srv.URL(), dir, "m1", 1)
+	serve(b, m, channels.Spec{Name: "bench", Handler: echo})
+	ch := startClient(b, srv.URL(), dir).Channel("bench")
+
+	rawMember, rawCaller := dial(b, srv.URL()), dial(b, srv.URL())
+	if _, err := rawMember.QueueSubscribe("raw", "q", func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
+		b.Fatal(err)
+	}
+	if err := rawMember.Flush(); err != nil {
+		b.Fatal(err)
+	}
+	for _, size := range []int{16, 1024} {
+		data := bytes.Repeat([]byte("x"), size)
+		sides := []struct {
+			name string
+			do   func() error
+		}{
+			{"fabric", func() error { _, err := ch.Request(context.Background(), data); return err }},
+			{"raw", func() error { _, err := rawCaller.Request("raw", data, 5*time.Second); return err }},
+		}
+		for _, callers := range []int{1, 64} {
+			for _, side := range sides {
+				b.Run(fmt.Sprintf("%dB/callers=%d/%s", size, callers, side.name), func(b *testing.B) {
+					b.ReportAllocs()
+					run(b, callers, side.do)
+				})
+			}
+		}
+	}
+}
+
+// run spreads b.N calls of do over callers goroutines.
+func run(b *testing.B, callers int, do func() error) {
+	b.Helper()
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	errs := make(chan error, callers)
+	b.ResetTimer()
+	for range callers {
+		go func() {
+			for left.Add(-1) >= 0 {
+				if err := do(); err != nil {
+					errs <- err
+					return
+				}
+			}
+			errs <- nil
+		}()
+	}
+	for range callers {
+		if err := <-errs; err != nil {
+			b.Fatal(err)
+		}
+	}
+}

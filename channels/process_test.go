@@ -1,0 +1,5 @@
+package channels_test
+
+const envMember = "CHANNELS_TEST_MEMBER"
+
+func runMember() {}
