@@ -1,0 +1,141 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+	"go.uber.org/zap"
+
+	"natsfabric/channels"
+	"natsfabric/internal/wire"
+	"natsfabric/kvlocation"
+)
+
+// ClientConfig says how a program that is no node reaches a mesh. Only Mesh is required.
+type ClientConfig struct {
+	// Mesh is the mesh's name. Required.
+	Mesh string
+	// Connect says how to reach NATS, when Conn is nil; see Config.
+	Connect Connect
+	// Conn is a connection of the caller's; see Config.
+	Conn *nats.Conn
+	// Domain is the JetStream domain of the mesh's streams.
+	Domain string
+	// DefaultTimeout bounds a call whose context has no deadline. Default 5 s; 1 ms to 9 min.
+	DefaultTimeout time.Duration
+	// CallMiddleware wraps every call, the first one outermost.
+	CallMiddleware []channels.CallMiddleware
+	// Logger gets what an operator should see. Default: nothing.
+	Logger *zap.Logger
+}
+
+func (cfg ClientConfig) withDefaults() ClientConfig {
+	if cfg.DefaultTimeout == 0 {
+		cfg.DefaultTimeout = DefaultTimeout
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	return cfg
+}
+
+// Validate checks every field, defaults filled in, as Config.Validate does.
+func (cfg ClientConfig) Validate() error {
+	cfg = cfg.withDefaults()
+	return errors.Join(wire.CheckName("Mesh", cfg.Mesh), checkReach(cfg.Conn, cfg.Connect),
+		checkRange("DefaultTimeout", cfg.DefaultTimeout, time.Millisecond, MaxTimeout))
+}
+
+// Client calls channels and nodes of a mesh without being a node of it: it holds no lease, writes nothing to the
+// store and serves nothing. Its methods are safe for concurrent use.
+type Client struct {
+	cfg    ClientConfig
+	log    *zap.Logger
+	link   *link
+	store  *kvlocation.Store
+	dir    *kvlocation.Directory
+	router *channels.Router
+	once   sync.Once
+	err    error
+}
+
+// ConnectClient opens a client. It fails for the same reasons as Start, a held RID apart.
+func ConnectClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, misconfigured("client of mesh", cfg.Mesh, err)
+	}
+	cfg = cfg.withDefaults()
+	c := &Client{cfg: cfg, log: cfg.Logger.With(zap.String("mesh", cfg.Mesh))}
+	if err := c.open(ctx); err != nil {
+		return nil, errors.Join(err, c.Close(context.WithoutCancel(ctx)))
+	}
+	return c, nil
+}
+
+func (c *Client) open(ctx context.Context) (err error) {
+	name := nuid.Next()
+	if c.link, err = openLink(ctx, "fabric client "+c.cfg.Mesh+"/"+name, c.cfg.Conn, c.cfg.Connect); err != nil {
+		return err
+	}
+	if c.store, err = kvlocation.Open(ctx, c.link.nc, kvlocation.Config{Mesh: c.cfg.Mesh, Domain: c.cfg.Domain, Logger: c.log}); err != nil {
+		return err
+	}
+	if c.dir, err = c.store.OpenDirectory(ctx, kvlocation.DirectoryConfig{}); err != nil {
+		return err
+	}
+	c.router, err = channels.New(channels.Config{
+		Mesh: wire.Mesh(c.cfg.Mesh), Conn: c.link.nc, ClientName: name,
+		Directory: c.dir, Clock: kvlocation.NewClock(kvlocation.DefaultTTL), LeaseOf: c.store.LeaseOf,
+		DefaultTimeout: c.cfg.DefaultTimeout, Logger: c.log, CallMiddleware: c.cfg.CallMiddleware,
+	})
+	if err != nil {
+		return err
+	}
+	c.link.onDown = c.router.Disconnected
+	c.link.onUp = func() {
+		if err := c.router.Reconnected(); err != nil {
+			c.log.Warn("the connection was lost again at once", zap.Error(err))
+		}
+	}
+	c.link.onClosed = func() {}
+	c.link.start(func(sub *nats.Subscription, err error) {
+		c.router.AsyncError(sub, err)
+		c.log.Warn("NATS reports an error", zap.Error(err))
+	})
+	return nil
+}
+
+// Channel returns the caller's side of a channel. It costs nothing to call again.
+func (c *Client) Channel(name string) *channels.Channel { return c.router.Channel(name) }
+
+// Members returns what the client knows of the mesh now.
+func (c *Client) Members() *kvlocation.Members { return c.dir.Members() }
+
+// Store returns the mesh's Location Store.
+func (c *Client) Store() *kvlocation.Store { return c.store }
+
+// Metrics returns the counters of the calls that this client made.
+func (c *Client) Metrics() channels.Snapshot { return c.router.Metrics() }
+
+// Close ends the client; calls that still wait end with ShuttingDown. It may be called any number of times.
+func (c *Client) Close(ctx context.Context) error {
+	c.once.Do(func() {
+		if c.router != nil {
+			c.err = c.router.Close(ctx)
+		}
+		if c.dir != nil {
+			c.dir.Close()
+		}
+		if c.store != nil {
+			c.err = errors.Join(c.err, c.store.Close())
+		}
+		if c.link != nil {
+			c.link.close()
+		}
+	})
+	return c.err
+}

@@ -1,0 +1,37 @@
+// Package fabric is the one façade a program needs: a [Node] that serves channels and calls them, or a [Client] that
+// only calls. It enforces the failover boundaries: a caller always learns whether its operation was not accepted,
+// accepted, or unknown, and nothing is ever run again behind its back.
+//
+// # Overview
+//
+//	node, err := fabric.Start(ctx, fabric.Config{Mesh: "shop", Connect: fabric.Connect{URL: "nats://127.0.0.1:4222"}})
+//	...
+//	err = node.Serve(ctx, channels.Spec{Name: "work", Handler: handle})
+//	reply, err := node.Channel("work").Request(ctx, []byte("hello"))
+//	...
+//	err = node.Shutdown(ctx)
+//
+// Start connects, checks the server and the mesh's streams (made once by `fabricnode init`, or [Init]), takes the
+// owner lease of the node's RID, follows the descriptors of the mesh, publishes its own, and begins to serve.
+//
+// # Guarantees
+//
+//   - One process at a time holds a RID. A second one waits until the first one's lease has expired and says for how
+//     long; if the lease is renewed meanwhile, Start fails and names the holder.
+//   - A node takes nothing new past its local admission deadline (lease TTL minus margin, on its own monotonic clock),
+//     whatever the store says or fails to say (FO-7c).
+//   - After a reconnect the node is not ready until its identity, its lease and the store's identity were checked
+//     again; reply routes and ready states of the old connection are not used again (FO-3.2c).
+//   - A failing peer never turns the host to Error (FO-3.2b). Only these do: another process took over the RID, the
+//     store was rolled back or made again, or the connection was closed for good.
+//   - [Node.Shutdown] refuses new work, finishes what was accepted, and leaves no goroutine.
+//
+// # Non-guarantees
+//
+// The fabric never repeats an operation whose acceptance is unknown, and never tells whether repeating is safe (FO-8).
+//
+// # Topologies
+//
+// A node and the mesh's streams belong to one NATS cluster, on one server or several. docs/operations.md says what
+// was tried over leafnodes and gateways.
+package fabric

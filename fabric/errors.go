@@ -1,0 +1,25 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+
+	"natsfabric/outcome"
+)
+
+// ErrConnect is in the chain of the error of Start, ConnectClient and Dial when NATS could not be reached.
+var ErrConnect = errors.New("cannot reach NATS")
+
+// misconfigured is the error of a configuration that is not allowed; nothing was begun.
+func misconfigured(what, name string, err error) error {
+	return outcome.Wrap("configure", outcome.InvalidOperation, outcome.NotAccepted, fmt.Sprintf("%s %q", what, name), "", err)
+}
+
+// asError returns err as an *outcome.Error, wrapping what is not one.
+func asError(op, target string, err error) *outcome.Error {
+	var e *outcome.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return outcome.Wrap(op, outcome.KindOf(err), outcome.Accepted, target, "", err)
+}

@@ -1,0 +1,184 @@
+package fabric
+
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"natsfabric/kvlocation"
+)
+
+// hostEvent is what the host goroutine is told: an event of the life cycle, or that everything has to be verified.
+type hostEvent struct {
+	e      event
+	reason string
+	err    error
+	verify bool
+	done   chan struct{} // closed when the event has been handled, if not nil
+}
+
+// post hands an event to the host goroutine; it never blocks for long, as that goroutine does nothing that waits.
+func (n *Node) post(ev hostEvent) {
+	select {
+	case n.events <- ev:
+	case <-n.stopped:
+	}
+}
+
+// host is the one goroutine that reacts to the connection, the lease and the directory. Verification runs beside it
+// and reports back, so that a second loss of the connection is seen at once.
+func (n *Node) host(ctx context.Context) {
+	defer close(n.stopped)
+	leaseEvents := n.lease.Events()
+	verified := make(chan error, 1)
+	var running context.CancelFunc // cancels the verification under way; nil when there is none
+	var current context.Context    // the connection's context of the verification under way
+	var again bool                 // another verification is to follow it
+	verify := func() {
+		if running != nil {
+			running()
+			again = true
+			return
+		}
+		current = n.link.connection()
+		vctx, cancel := context.WithCancel(current)
+		running = cancel
+		go func() { verified <- n.verify(vctx) }()
+	}
+	defer func() {
+		if running != nil {
+			running()
+			<-verified
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case ev := <-n.events:
+			switch {
+			case ev.verify:
+				verify()
+			case ev.e == evFatal:
+				n.fatal(ev.reason, ev.err)
+			case ev.e == evVerified:
+				n.ready(ev.reason)
+			default:
+				n.doubt(ev.reason)
+			}
+			if ev.done != nil {
+				close(ev.done)
+			}
+		case ev, open := <-leaseEvents:
+			switch {
+			case !open:
+				leaseEvents = nil // after its terminal event
+			case ev.Kind == kvlocation.LeaseLapsed:
+				n.router.CancelHandlers(kvlocation.ErrOwnershipLost) // FO-7c
+				n.doubt("lease lapsed")
+			case ev.Kind == kvlocation.LeaseRegained:
+				verify()
+			default:
+				n.router.CancelHandlers(kvlocation.ErrOwnershipLost)
+				n.fatal(ev.Kind.String(), ev.Err)
+			}
+		case err := <-verified:
+			running()
+			running = nil
+			if again {
+				again = false
+				verify()
+				continue
+			}
+			// The loss of a connection ends its context before the host is told of it, so a success that
+			// belongs to a lost connection is recognised here.
+			if err == nil && current.Err() == nil {
+				n.ready("verified again")
+			}
+		}
+	}
+}
+
+// verifyPause is the time between two attempts to become ready again.
+const verifyPause = 500 * time.Millisecond
+
+// verify repeats the handshake with the store until it succeeds or ctx ends: the lease is renewed and the store's
+// identity compared (FO-3.2c), the whole descriptor list is read again (FO-7d), and the node's own descriptor is
+// published. Serving again is the host goroutine's decision.
+func (n *Node) verify(ctx context.Context) error {
+	for first := true; ; first = false {
+		err := n.lease.Verify(ctx)
+		if err == nil {
+			err = n.dir.Resync(ctx)
+		}
+		if err == nil {
+			err = n.publish(ctx, kvlocation.StateServing)
+		}
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if first {
+			n.log.Warn("verification failed, trying again until it succeeds", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(verifyPause):
+		}
+	}
+}
+
+// ready puts the node into service. Only the host goroutine calls it, so that it cannot overtake a doubt.
+func (n *Node) ready(reason string) {
+	n.apply(evVerified, reason, nil)
+	if n.State() == kvlocation.StateServing {
+		n.setServing(true)
+	}
+}
+
+// doubt takes the node out of service until it has been verified again.
+func (n *Node) doubt(reason string) {
+	if n.State() == kvlocation.StateServing {
+		n.setServing(false)
+	}
+	n.apply(evDoubt, reason, nil)
+}
+
+// fatal ends the node's service for good. Its resources are given back by Shutdown.
+func (n *Node) fatal(reason string, err error) {
+	n.setServing(false)
+	n.apply(evFatal, reason, err)
+}
+
+// setServing opens or drains the subscriptions. A failure means that the connection is lost, which the link reports.
+func (n *Node) setServing(on bool) {
+	if err := n.router.SetServing(on); err != nil {
+		n.log.Debug("subscriptions not changed", zap.Bool("serving", on), zap.Error(err))
+	}
+}
+
+// apply moves the host state and logs the change.
+func (n *Node) apply(e event, reason string, err error) {
+	ch, changed := n.state.apply(e, reason, err)
+	if !changed {
+		return
+	}
+	fields := []zap.Field{zap.String("from", string(ch.From)), zap.String("to", string(ch.To)), zap.String("reason", reason)}
+	if err != nil {
+		n.log.Error("host state", append(fields, zap.Error(err))...)
+		return
+	}
+	n.log.Info("host state", fields...)
+}
+
+// asyncError gets the connection's asynchronous errors: slow consumers and refused permissions.
+func (n *Node) asyncError(sub *nats.Subscription, err error) {
+	n.router.AsyncError(sub, err)
+	subject := ""
+	if sub != nil {
+		subject = sub.Subject
+	}
+	n.log.Warn("NATS reports an error", zap.String("subscription", subject), zap.Error(err))
+}

@@ -1,0 +1,351 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+	"go.uber.org/zap"
+
+	"natsfabric/channels"
+	"natsfabric/internal/wire"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// Node is one process run of a RID in a mesh. Its methods are safe for concurrent use.
+type Node struct {
+	cfg    Config
+	mesh   wire.Mesh
+	log    *zap.Logger
+	state  *stateCell
+	link   *link
+	store  *kvlocation.Store
+	lease  *kvlocation.Lease
+	dir    *kvlocation.Directory
+	router *channels.Router
+	admin  *admin
+
+	servers    servers
+	started    time.Time
+	publishing sync.Mutex // orders a reading of the servers and the write that says it
+
+	events  chan hostEvent
+	stop    context.CancelFunc // ends the host goroutine
+	stopped chan struct{}
+
+	shutdownOnce sync.Once
+	shutdownErr  error
+	shutdownDone chan struct{}
+}
+
+// Start starts a node and returns once it serves.
+//
+// It fails, with nothing left behind, when the configuration is wrong (each wrong field named), NATS cannot be
+// reached, the server is older than needed or has no JetStream, the mesh's streams are missing or differ from what
+// the fabric needs, or another process holds the RID's lease and renews it. ctx bounds the start only; a predecessor's
+// lease is waited for up to Config.TakeOver.
+func Start(ctx context.Context, cfg Config) (*Node, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, misconfigured("node of mesh", cfg.Mesh, err)
+	}
+	cfg = cfg.withDefaults()
+	if cfg.RID == "" {
+		cfg.RID = nuid.Next()
+	}
+	n := &Node{
+		cfg: cfg, mesh: wire.Mesh(cfg.Mesh), state: newStateCell(), started: time.Now().UTC(),
+		log:    cfg.Logger.With(zap.String("mesh", cfg.Mesh), zap.String("rid", cfg.RID)),
+		events: make(chan hostEvent, 16), stopped: make(chan struct{}), shutdownDone: make(chan struct{}),
+	}
+	if err := n.open(ctx); err != nil {
+		n.release(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return n, nil
+}
+
+// open takes everything the node needs, in the order in which release gives it back.
+func (n *Node) open(ctx context.Context) (err error) {
+	if n.link, err = openLink(ctx, "fabric "+n.cfg.Mesh+"/"+n.cfg.RID, n.cfg.Conn, n.cfg.Connect); err != nil {
+		return err
+	}
+	n.store, err = kvlocation.Open(ctx, n.link.nc, kvlocation.Config{Mesh: n.cfg.Mesh, Domain: n.cfg.Domain, RID: n.cfg.RID, Logger: n.log})
+	if err != nil {
+		return err
+	}
+	lease := n.cfg.lease()
+	lease.Host, _ = os.Hostname() // only for people who look at the lease
+	lease.OnWait = n.waiting()
+	if n.lease, err = n.store.AcquireLease(ctx, lease); err != nil {
+		return err
+	}
+	n.dir, err = n.store.OpenDirectory(ctx, kvlocation.DirectoryConfig{Grace: n.cfg.StoreFailureGrace, Lease: n.lease})
+	if err != nil {
+		return err
+	}
+	n.router, err = channels.New(channels.Config{
+		Mesh: n.mesh, Conn: n.link.nc, RID: n.cfg.RID, Lifecycle: n.lease.Lifecycle(), AppVersion: n.cfg.AppVersion,
+		Directory: n.dir, Clock: n.lease.Clock(), Gate: n.lease, LeaseOf: n.store.LeaseOf,
+		DefaultTimeout: n.cfg.DefaultTimeout, Logger: n.log, CallMiddleware: n.cfg.CallMiddleware,
+		ReplaceConnection: n.replaceConnection,
+	})
+	if err != nil {
+		return err
+	}
+	if n.admin, err = openAdmin(n); err != nil {
+		return err
+	}
+	for _, spec := range n.cfg.Channels {
+		if err := n.serve(ctx, spec); err != nil {
+			return err
+		}
+	}
+	hostCtx, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	n.link.onDown = func() { n.router.Disconnected(); n.post(hostEvent{e: evDoubt, reason: "connection lost"}) }
+	n.link.onUp = func() {
+		if err := n.router.Reconnected(); err != nil {
+			n.log.Warn("the connection was lost again at once", zap.Error(err))
+			return // the next status change brings the next connection
+		}
+		n.post(hostEvent{verify: true})
+	}
+	n.link.onClosed = func() { n.post(hostEvent{e: evFatal, reason: "connection closed", err: nats.ErrConnectionClosed}) }
+	n.link.start(n.asyncError)
+	go n.host(hostCtx)
+
+	if err := n.publish(ctx, kvlocation.StateServing); err != nil {
+		return err
+	}
+	ready := make(chan struct{})
+	n.post(hostEvent{e: evVerified, reason: "started", done: ready})
+	<-ready
+	return n.Err()
+}
+
+// waiting returns what tells the operator, once, that another process run's lease is waited for, and for how long.
+func (n *Node) waiting() func(kvlocation.LeaseWait) {
+	var once sync.Once
+	return func(w kvlocation.LeaseWait) {
+		once.Do(func() {
+			n.log.Warn("another process run holds this RID: waiting for its lease to expire",
+				zap.Duration("at_most", w.Remaining), zap.Uint64("lifecycle", w.Holder.Lifecycle), zap.String("host", w.Holder.Host))
+		})
+	}
+}
+
+// replaceConnection asks for a new connection after a freeze in which the present one has gone silent.
+func (n *Node) replaceConnection(reason string) {
+	n.log.Warn("replacing the connection", zap.String("reason", reason))
+	if err := n.link.nc.ForceReconnect(); err != nil {
+		n.log.Warn("the connection cannot be replaced", zap.Error(err))
+	}
+}
+
+// RID returns the node's name in the mesh.
+func (n *Node) RID() string { return n.cfg.RID }
+
+// Mesh returns the mesh's name.
+func (n *Node) Mesh() string { return n.cfg.Mesh }
+
+// Lifecycle returns the number of this process run: a later run of the same RID has a larger one.
+func (n *Node) Lifecycle() uint64 { return n.lease.Lifecycle() }
+
+// State returns the host state.
+func (n *Node) State() kvlocation.NodeState { return n.state.get() }
+
+// States returns a channel of the host state's changes from now on. It holds up to 16 unread changes and drops the
+// oldest beyond that; it is closed after a terminal state or when ctx ends.
+func (n *Node) States(ctx context.Context) <-chan StateChange { return n.state.watch(ctx) }
+
+// Done returns a channel that is closed when the node has come to a terminal state: StateStopped or StateError.
+func (n *Node) Done() <-chan struct{} { return n.state.ended }
+
+// Err returns why the node is in StateError, else nil.
+func (n *Node) Err() error { return n.state.failure() }
+
+// Members returns what the node knows of the mesh now.
+func (n *Node) Members() *kvlocation.Members { return n.dir.Members() }
+
+// Conn returns the NATS connection, for what a program wants to do beside the fabric. It must not be closed, drained
+// or given other handlers.
+func (n *Node) Conn() *nats.Conn { return n.link.nc }
+
+// Store returns the mesh's Location Store.
+func (n *Node) Store() *kvlocation.Store { return n.store }
+
+// Metrics returns the counters of the calls that this node made and of the channels that it serves.
+func (n *Node) Metrics() channels.Snapshot { return n.router.Metrics() }
+
+// Peers returns what the node knows of the other members' reachability.
+func (n *Node) Peers() []channels.PeerStatus { return n.router.Peers() }
+
+// Channel returns the caller's side of a channel. It costs nothing to call again.
+func (n *Node) Channel(name string) *channels.Channel { return n.router.Channel(name) }
+
+// Serve begins to serve a channel, and returns once the node's descriptor lists it. A failure leaves the channel
+// unserved. While the node is not Serving, the channel opens, and the descriptor lists it, when it is again.
+//
+// Errors: InvalidOperation when the specification is wrong; AlreadyExists when this node serves the channel;
+// TypeMismatch when another node serves it as the other kind; ShuttingDown; Unavailable when the connection or the
+// store does not answer.
+func (n *Node) Serve(ctx context.Context, spec channels.Spec) error {
+	if err := n.serve(ctx, spec); err != nil {
+		return err
+	}
+	if err := n.relist(ctx); err != nil {
+		return errors.Join(err, n.Unserve(context.WithoutCancel(ctx), spec.Name))
+	}
+	return nil
+}
+
+// serve opens a channel without listing it.
+func (n *Node) serve(ctx context.Context, spec channels.Spec) error {
+	if err := spec.Validate(); err != nil {
+		return misconfigured("channel", spec.Name, err)
+	}
+	kind := spec.Kind
+	if kind == "" {
+		kind = kvlocation.RouteMesh
+	}
+	for _, m := range n.dir.Members().Channel(spec.Name) {
+		if info, ok := m.Channel(spec.Name); ok && m.RID != n.cfg.RID && info.Kind != kind {
+			return outcome.New("serve", outcome.TypeMismatch, outcome.NotAccepted, fmt.Sprintf("channel %q", spec.Name),
+				fmt.Sprintf("node %q serves it as %s, this node would serve it as %s", m.RID, info.Kind, kind))
+		}
+	}
+	spec.Middleware = slices.Concat(n.cfg.Middleware, spec.Middleware)
+	srv, err := n.router.Serve(ctx, spec)
+	if err != nil {
+		return err
+	}
+	n.servers.put(spec.Name, srv)
+	return nil
+}
+
+// SetWeight changes this node's weight in a RouteMesh channel that it serves: 0 takes it out, without ending what it
+// has accepted. It returns once the descriptor says so.
+//
+// Errors: NotFound when this node does not serve the channel; InvalidOperation for a weight out of range or a
+// ClientServer channel; Unavailable when the connection or the store does not answer.
+func (n *Node) SetWeight(ctx context.Context, channel string, weight int) error {
+	srv, err := n.servers.get("set weight", channel)
+	if err != nil {
+		return err
+	}
+	if err := srv.SetWeight(ctx, weight); err != nil {
+		return err
+	}
+	return n.relist(ctx)
+}
+
+// Unserve stops serving a channel: the descriptor ceases to list it, then what was accepted is finished, for as long as
+// ctx allows. Errors: NotFound when this node does not serve the channel, and those of Serve.
+func (n *Node) Unserve(ctx context.Context, channel string) error {
+	srv, err := n.servers.get("unserve", channel)
+	if err != nil {
+		return err
+	}
+	n.servers.remove(channel)
+	return errors.Join(n.relist(ctx), srv.Drain(ctx))
+}
+
+// relist publishes the descriptor after the list of channels changed. While the node is not Serving, that is done when
+// it becomes so again.
+func (n *Node) relist(ctx context.Context) error {
+	if n.State() != kvlocation.StateServing {
+		return nil
+	}
+	return n.publish(ctx, kvlocation.StateServing)
+}
+
+// publish writes the node's descriptor, always from the present list of channels.
+func (n *Node) publish(ctx context.Context, state kvlocation.NodeState) error {
+	n.publishing.Lock()
+	defer n.publishing.Unlock()
+	return n.store.PublishDescriptor(ctx, n.lease, kvlocation.Descriptor{
+		State: state, AppVersion: n.cfg.AppVersion, Wave: n.cfg.Wave, Channels: n.servers.infos(), Started: n.started,
+	})
+}
+
+// Shutdown ends the node in order: it refuses what is new, finishes what it accepted, removes its descriptor, gives
+// its lease back and leaves no goroutine. When ctx ends first, what still runs is cancelled and the error says so; the
+// node is stopped all the same. It may be called any number of times: later calls wait for the first one.
+func (n *Node) Shutdown(ctx context.Context) error {
+	n.shutdownOnce.Do(func() {
+		defer close(n.shutdownDone)
+		n.apply(evShutdown, "shutdown", nil)
+		n.shutdownErr = n.release(ctx)
+		n.apply(evStopped, "shutdown complete", nil)
+	})
+	<-n.shutdownDone
+	return n.shutdownErr
+}
+
+// tidyTime bounds the store writes of an orderly end when the caller's context has ended already.
+const tidyTime = 2 * time.Second
+
+// release gives back, newest first, whatever open has taken.
+func (n *Node) release(ctx context.Context) error {
+	var errs []error
+	if n.router != nil && n.lease.Admit() == nil && n.link.nc.IsConnected() {
+		dctx, cancel := boundedBy(ctx, tidyTime)
+		errs = append(errs, n.publish(dctx, kvlocation.StateDraining))
+		cancel()
+	}
+	if n.admin != nil {
+		n.admin.close()
+	}
+	if n.router != nil {
+		errs = append(errs, n.router.Close(ctx))
+	}
+	if n.stop != nil {
+		n.stop()
+		<-n.stopped
+	}
+	if n.dir != nil {
+		errs = append(errs, n.dir.Close())
+	}
+	if n.lease != nil {
+		tctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+		errs = append(errs, n.depart(tctx))
+		cancel()
+	}
+	if n.store != nil {
+		errs = append(errs, n.store.Close())
+	}
+	if n.link != nil {
+		n.link.close()
+	}
+	return errors.Join(errs...)
+}
+
+// depart gives the lease back and removes the descriptor, so that a successor need not wait and callers hear NotFound
+// instead of Unavailable. A node that ended because it may not go on has neither any more.
+func (n *Node) depart(ctx context.Context) error {
+	held := n.lease.Held()
+	err := n.lease.Release(ctx)
+	if !held || err != nil {
+		return err
+	}
+	err = n.store.ForgetNode(ctx, n.cfg.RID)
+	if errors.Is(err, kvlocation.ErrNodeAlive) || errors.Is(err, outcome.NotFound) {
+		return nil // a successor is there already, or nothing was ever published
+	}
+	return err
+}
+
+// boundedBy returns a context that ends with ctx or after d, whichever is first, but leaves d when ctx has ended.
+func boundedBy(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d)
+}

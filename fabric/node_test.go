@@ -1,0 +1,80 @@
+package fabric_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"natsfabric/channels"
+	"natsfabric/fabric"
+	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// newMesh makes the buckets of a mesh on s.
+func newMesh(t *testing.T, s *fabrictest.Server, mesh string) {
+	t.Helper()
+	if _, err := kvlocation.Init(t.Context(), s.Connect(t), kvlocation.Setup{Mesh: mesh}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startNode starts a node with short leases and shuts it down with the test.
+func startNode(t *testing.T, cfg fabric.Config) *fabric.Node {
+	t.Helper()
+	if cfg.LeaseTTL == 0 {
+		cfg.LeaseTTL, cfg.LeaseRenew, cfg.LeaseMargin = 6*time.Second, 500*time.Millisecond, time.Second
+	}
+	n, err := fabric.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stopNode(t, n) })
+	return n
+}
+
+func stopNode(t *testing.T, n *fabric.Node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := n.Shutdown(ctx); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+}
+
+func echo(_ context.Context, r *channels.Request) (channels.Reply, error) {
+	return channels.Reply{Data: r.Data()}, nil
+}
+
+func TestNodeLifecycle(t *testing.T) {
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}, Channels: []channels.Spec{{Name: "echo", Handler: echo}}})
+	b := startNode(t, fabric.Config{Mesh: "m", Connect: fabric.Connect{URL: s.URL()}})
+	reply, err := b.Channel("echo").Request(t.Context(), []byte("x"))
+	if err != nil || string(reply.Data) != "x" {
+		t.Fatalf("reply %q, %v", reply.Data, err)
+	}
+	if a.State() != kvlocation.StateServing || a.Lifecycle() == 0 {
+		t.Fatalf("state %s, lifecycle %d", a.State(), a.Lifecycle())
+	}
+	fabrictest.Eventually(t, 10*time.Second, "b sees a's channel", func() bool { return len(b.Members().Channel("echo")) == 1 })
+	states := a.States(t.Context())
+	stopNode(t, a)
+	var seen []kvlocation.NodeState
+	for ch := range states {
+		seen = append(seen, ch.To)
+	}
+	if len(seen) != 2 || seen[0] != kvlocation.StateDraining || seen[1] != kvlocation.StateStopped {
+		t.Fatalf("states %v", seen)
+	}
+	fabrictest.Eventually(t, 10*time.Second, "a's descriptor is gone", func() bool { return len(b.Members().Channel("echo")) == 0 })
+	if _, err := b.Channel("echo").Request(t.Context(), nil); !errors.Is(err, outcome.NotFound) || !errors.Is(err, outcome.NotAccepted) {
+		t.Fatalf("a request to a channel that nobody lists: %v", err)
+	}
+	if _, err := b.Channel("echo").At("a").Request(t.Context(), nil); !errors.Is(err, outcome.NotFound) {
+		t.Fatalf("a request to a node that left: %v", err)
+	}
+}
