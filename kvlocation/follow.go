@@ -263,6 +263,8 @@ func (d *Directory) apply(list map[string]Member, m *storedMsg) {
 // readAll reads every descriptor in one consistent state and makes only the changes that it shows (FO-7d). With
 // confirm it reads no older than a write of its own, so that it also proves that the store takes writes.
 func (d *Directory) readAll(ctx context.Context, confirm bool) error {
+	ctx, cancel := d.s.bound(ctx)
+	defer cancel()
 	floor := d.newest
 	if confirm {
 		if err := d.s.nc.FlushWithContext(ctx); err != nil { // the subscriptions are with the server
