@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"natsfabric/outcome"
+)
+
+// root is the command line.
+type root struct {
+	Config    kong.ConfigFlag `placeholder:"FILE" help:"YAML file whose keys are flag names. Flags and environment win over it."`
+	JSON      bool            `name:"json" help:"Write JSON to standard output, failures included."`
+	LogLevel  string          `enum:"debug,info,warn,error" default:"info" help:"Least level of what is logged: ${enum}."`
+	LogFormat string          `enum:"console,json" default:"console" help:"Form of the log on standard error: ${enum}."`
+
+	Run      runCmd      `cmd:"" help:"Run a node that serves the reference channels echo and work."`
+	Init     initCmd     `cmd:"" help:"Make the mesh's streams; safe to repeat."`
+	Check    checkCmd    `cmd:"" help:"Compare the mesh's streams with what they should be; changes nothing."`
+	Nodes    nodesCmd    `cmd:"" help:"List the nodes of the mesh."`
+	Call     callCmd     `cmd:"" help:"Call a channel and print the reply."`
+	Forget   forgetCmd   `cmd:"" help:"Remove the descriptor of a dead node."`
+	Demo     demoCmd     `cmd:"" help:"See a mesh of three nodes work through a web server's log while one is frozen and one is killed."`
+	DemoNode demoNodeCmd `cmd:"" hidden:"" help:"A node of the demo."`
+	Version  versionCmd  `cmd:"" help:"Print versions."`
+}
+
+const description = `The reference node of a natsfabric mesh, and the tool to operate one.
+
+Every flag may also stand in the environment (FABRIC_MESH for --mesh) or in the file given by --config.`
+
+// app is what a command gets.
+type app struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	json   bool
+	log    *zap.Logger
+	sig    *signals
+}
+
+// print writes the command's answer: v as one line of JSON with --json, else what text writes.
+func (a *app) print(v any, text func(io.Writer)) error {
+	if !a.json {
+		text(a.stdout)
+		return nil
+	}
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s\n", line)
+	return err
+}
+
+// helpShown ends the parser after --help.
+type helpShown struct{}
+
+// Main runs fabricnode with the given arguments, without the program's name, and returns its exit code.
+func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(helpShown); !ok {
+				panic(r)
+			}
+			code = ExitOK
+		}
+	}()
+	var r root
+	parser, err := kong.New(&r,
+		kong.Name("fabricnode"), kong.Description(description+"\n\n"+exitTable),
+		kong.Vars{"natsURL": nats.DefaultURL},
+		kong.Configuration(loadFile), kong.DefaultEnvars("FABRIC"),
+		kong.Writers(stdout, stderr), kong.Exit(func(int) { panic(helpShown{}) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err != nil {
+		panic(err) // the grammar is part of the program
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	ctx, err := parser.Parse(args)
+	if err != nil {
+		return fail(stdout, stderr, asksJSON(args), withCode(ExitUsage, fmt.Errorf("%w (fabricnode --help explains)", err)))
+	}
+	log, err := newLogger(stderr, r.LogLevel, r.LogFormat)
+	if err != nil {
+		return fail(stdout, stderr, r.JSON, err)
+	}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, json: r.JSON, log: log, sig: catchSignals(log)}
+	defer a.sig.stop()
+	err = ctx.Run(a)
+	if err != nil && a.sig.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = withCode(ExitInterrupted, fmt.Errorf("interrupted: %w", err))
+	}
+	return fail(stdout, stderr, r.JSON, err)
+}
+
+// asksJSON finds --json where the parser did not get that far.
+func asksJSON(args []string) bool {
+	for _, a := range args {
+		if a == "--" {
+			return false
+		}
+		if a == "--json" {
+			return true
+		}
+	}
+	return os.Getenv("FABRIC_JSON") == "true"
+}
+
+// failure is what --json prints for a command that failed.
+type failure struct {
+	OK    bool         `json:"ok"`
+	Error errorDetails `json:"error"`
+	Exit  int          `json:"exit_code"`
+}
+
+type errorDetails struct {
+	Text string `json:"text"`
+	// The rest is there when the error is one of the fabric's.
+	Op         string `json:"op,omitempty"`
+	Target     string `json:"target,omitempty"`
+	Kind       string `json:"kind,omitempty"`
+	Acceptance string `json:"acceptance,omitempty"`
+	Remote     bool   `json:"remote,omitempty"`
+}
+
+// fail prints err, if there is one, and returns the exit code.
+func fail(stdout, stderr io.Writer, asJSON bool, err error) int {
+	code := exitCode(err)
+	if err == nil {
+		return code
+	}
+	text := oneLine(err)
+	fmt.Fprintln(stderr, "fabricnode: "+text)
+	if asJSON {
+		f := failure{Error: errorDetails{Text: text}, Exit: code}
+		var e *outcome.Error
+		if errors.As(err, &e) {
+			f.Error.Op, f.Error.Target, f.Error.Remote = e.Op, e.Target, e.Remote
+			f.Error.Kind, f.Error.Acceptance = e.Kind.String(), e.Acceptance.String()
+		}
+		line, err := json.Marshal(f)
+		if err == nil {
+			fmt.Fprintf(stdout, "%s\n", line)
+		}
+	}
+	return code
+}
+
+// oneLine puts an error's text on one line: joined errors stand on several.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+}

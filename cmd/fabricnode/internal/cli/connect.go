@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"natsfabric/fabric"
+	"natsfabric/internal/wire"
+)
+
+// meshFlags name the mesh and the way to NATS. Every command that talks to a mesh has them.
+type meshFlags struct {
+	Mesh string `required:"" placeholder:"NAME" help:"Name of the mesh: letters, digits, _ and -, 1 to 64 of them."`
+
+	Server         string        `group:"NATS" placeholder:"URL,..." help:"NATS server, or several of one cluster. Default ${natsURL}."`
+	Context        string        `group:"NATS" placeholder:"NAME" help:"Context of the nats CLI to take server and credentials from."`
+	Creds          string        `group:"NATS" placeholder:"FILE" help:"Credentials file."`
+	NKey           string        `group:"NATS" name:"nkey" placeholder:"FILE" help:"File with an nkey seed."`
+	User           string        `group:"NATS" placeholder:"NAME" help:"User name, with --password."`
+	Password       string        `group:"NATS" help:"Password; better given as $$FABRIC_PASSWORD."`
+	Token          string        `group:"NATS" help:"Token; better given as $$FABRIC_TOKEN."`
+	TLSCA          string        `group:"NATS" name:"tlsca" placeholder:"FILE" help:"PEM file of the certificate authority."`
+	TLSCert        string        `group:"NATS" name:"tlscert" placeholder:"FILE" help:"PEM file of the client certificate."`
+	TLSKey         string        `group:"NATS" name:"tlskey" placeholder:"FILE" help:"PEM file of the client certificate's key."`
+	Domain         string        `group:"NATS" placeholder:"NAME" help:"JetStream domain of the mesh's streams."`
+	ConnectTimeout time.Duration `group:"NATS" default:"5s" help:"Bound of the first connection attempt."`
+}
+
+func (f *meshFlags) connect() fabric.Connect {
+	return fabric.Connect{
+		URL: f.Server, Context: f.Context, CredsFile: f.Creds, NKeyFile: f.NKey, User: f.User, Password: f.Password,
+		Token: f.Token, CAFile: f.TLSCA, CertFile: f.TLSCert, KeyFile: f.TLSKey, Timeout: f.ConnectTimeout,
+	}
+}
+
+// dial opens a plain connection, for what needs no client of the mesh.
+func (f *meshFlags) dial(ctx context.Context) (*nats.Conn, error) {
+	if err := wire.CheckName("mesh name", f.Mesh); err != nil {
+		return nil, withCode(ExitUsage, err)
+	}
+	nc, err := fabric.Dial(ctx, "fabricnode", f.connect())
+	return nc, withCode(ExitNATS, err)
+}
+
+// client opens a client of the mesh.
+func (f *meshFlags) client(ctx context.Context, timeout time.Duration, log *zap.Logger) (*fabric.Client, error) {
+	cfg := fabric.ClientConfig{Mesh: f.Mesh, Connect: f.connect(), Domain: f.Domain, DefaultTimeout: timeout, Logger: log}
+	if err := cfg.Validate(); err != nil {
+		return nil, withCode(ExitUsage, fmt.Errorf("configuration: %w", err))
+	}
+	c, err := fabric.ConnectClient(ctx, cfg)
+	return c, startError(err)
+}

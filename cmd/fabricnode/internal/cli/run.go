@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"natsfabric/channels"
+	"natsfabric/cmd/fabricnode/internal/httpd"
+	"natsfabric/cmd/fabricnode/internal/reference"
+	"natsfabric/fabric"
+	"natsfabric/kvlocation"
+)
+
+type runCmd struct {
+	meshFlags
+	setupFlags
+	serverFlags
+
+	RID        string `name:"rid" placeholder:"NAME" help:"Name of the node in the mesh. Default: a fresh one."`
+	AppVersion string `placeholder:"VERSION" help:"Application version in the descriptor."`
+	Wave       string `placeholder:"NAME" help:"Maintenance wave of the node."`
+	Weight     int    `default:"1" help:"Share of the reference channels, relative to other nodes: 0 (none) to 256."`
+	Queue      int    `default:"1024" help:"Accepted requests that may wait, per channel; more are refused."`
+	Workers    int    `default:"64" help:"Requests that run at the same time, per channel."`
+	HTTP       string `name:"http" default:"127.0.0.1:0" placeholder:"ADDR" help:"Address of /healthz, /readyz and /metrics; port 0 takes a free one, off turns them off. Default ${default}."`
+
+	LeaseTTL     time.Duration `default:"18s" group:"Lease" help:"Life of the owner lease: whole seconds."`
+	LeaseRenew   time.Duration `default:"3s" group:"Lease" help:"Time between renewals."`
+	LeaseMargin  time.Duration `default:"3s" group:"Lease" help:"How long before the lease's end the node stops taking work."`
+	StartTimeout time.Duration `default:"60s" help:"Bound of the start: the embedded cluster's other servers, the streams. A predecessor's lease is waited for beside it."`
+	StopTimeout  time.Duration `default:"30s" help:"Bound of an orderly stop."`
+
+	ridIsFresh bool
+}
+
+func (c *runCmd) config(a *app) fabric.Config {
+	weight := c.Weight
+	if weight == 0 {
+		weight = channels.WeightOut
+	}
+	return fabric.Config{
+		Mesh: c.Mesh, RID: c.RID, AppVersion: c.AppVersion, Wave: c.Wave, Domain: c.Domain, Connect: c.connect(),
+		Channels: reference.Specs(reference.Options{RID: c.RID, Weight: weight, Queue: c.Queue, Workers: c.Workers}),
+		LeaseTTL: c.LeaseTTL, LeaseRenew: c.LeaseRenew, LeaseMargin: c.LeaseMargin, Logger: a.log,
+	}
+}
+
+// validate checks what can be checked before anything is started.
+func (c *runCmd) validate(cfg fabric.Config) error {
+	errs := []error{c.serverFlags.validate(c), cfg.Validate()}
+	if c.Weight < 0 || c.Weight > channels.MaxWeight {
+		errs = append(errs, fmt.Errorf("--weight %d is not allowed: it must be 0 to %d", c.Weight, channels.MaxWeight))
+	}
+	for _, d := range []struct {
+		flag string
+		d    time.Duration
+	}{{"--start-timeout", c.StartTimeout}, {"--stop-timeout", c.StopTimeout}} {
+		if d.d < time.Second || d.d > time.Hour {
+			errs = append(errs, fmt.Errorf("%s %v is not allowed: it must be 1s to 1h", d.flag, d.d))
+		}
+	}
+	return withCode(ExitUsage, errors.Join(errs...))
+}
+
+// servingEvent is what --json prints once the node serves; stoppedEvent, when it has ended.
+type servingEvent struct {
+	Event     string   `json:"event"`
+	Mesh      string   `json:"mesh"`
+	RID       string   `json:"rid"`
+	Lifecycle uint64   `json:"lifecycle"`
+	Server    string   `json:"server"`
+	HTTP      string   `json:"http,omitempty"`
+	Channels  []string `json:"channels"`
+	PID       int      `json:"pid"`
+}
+
+type stoppedEvent struct {
+	Event string `json:"event"`
+	RID   string `json:"rid"`
+}
+
+func (c *runCmd) Run(a *app) error {
+	if c.RID == "" {
+		c.RID, c.ridIsFresh = freshRID(), true
+	}
+	cfg := c.config(a)
+	if err := c.validate(cfg); err != nil {
+		return err
+	}
+	ctx := a.sig.ctx
+
+	pages, err := httpd.Listen(c.HTTP)
+	if err != nil {
+		return withCode(ExitUsage, err)
+	}
+	defer pages.Close()
+
+	if c.Embedded {
+		srv, err := c.startServer(ctx, a.log)
+		if err != nil {
+			return err
+		}
+		defer srv.Shutdown()
+		cfg.Connect.URL = srv.URL()
+		cfg.Connect.Options = append(cfg.Connect.Options, srv.InProcess())
+		if err := c.initEmbedded(ctx, srv, cfg.Connect, a.log); err != nil {
+			return err
+		}
+	}
+
+	node, err := fabric.Start(ctx, cfg)
+	if err != nil {
+		return startError(err)
+	}
+	pages.Observe(node)
+	return errors.Join(c.serve(a, node, pages), c.shutdown(a, node))
+}
+
+// serve says that the node serves, and returns when it is told to stop or has ended by itself.
+func (c *runCmd) serve(a *app, node *fabric.Node, pages *httpd.Server) error {
+	ev := servingEvent{
+		Event: "serving", Mesh: c.Mesh, RID: c.RID, Lifecycle: node.Lifecycle(), Server: node.Conn().ConnectedUrlRedacted(),
+		HTTP: pages.URL(), Channels: []string{reference.Echo, reference.Work}, PID: os.Getpid(),
+	}
+	a.log.Info("serving", zap.String("mesh", ev.Mesh), zap.String("rid", ev.RID), zap.Uint64("lifecycle", ev.Lifecycle),
+		zap.String("server", ev.Server), zap.String("http", ev.HTTP), zap.Strings("channels", ev.Channels))
+	if a.json {
+		if err := a.print(ev, nil); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-a.sig.ctx.Done():
+		return nil
+	case <-node.Done():
+		if node.State() == kvlocation.StateError {
+			return withCode(errorStateCode(node.Err()), fmt.Errorf("node %q of mesh %q ended: %w", c.RID, c.Mesh, node.Err()))
+		}
+		return nil
+	}
+}
+
+func (c *runCmd) shutdown(a *app, node *fabric.Node) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.StopTimeout)
+	defer cancel()
+	if err := node.Shutdown(ctx); err != nil {
+		return fmt.Errorf("the stop was not orderly: %w", err)
+	}
+	a.log.Info("stopped", zap.String("rid", c.RID))
+	if !a.json {
+		return nil
+	}
+	return a.print(stoppedEvent{"stopped", c.RID}, func(io.Writer) {})
+}

@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nuid"
+	"go.uber.org/zap"
+
+	"natsfabric/fabric"
+	"natsfabric/internal/embedded"
+	"natsfabric/kvlocation"
+)
+
+// serverFlags describe the NATS server inside the process.
+type serverFlags struct {
+	Embedded      bool     `group:"Embedded server" help:"Run a NATS server with JetStream in this process, and make the mesh's streams."`
+	Listen        string   `group:"Embedded server" default:"127.0.0.1:4222" placeholder:"HOST:PORT" help:"Where it takes clients; port 0 takes a free one. Default ${default}."`
+	Data          string   `group:"Embedded server" default:"fabric-data" placeholder:"DIR" help:"Directory of its data, which is synced to disk at every write. Default ${default}."`
+	ClusterListen string   `group:"Embedded server" placeholder:"HOST:PORT" help:"Where it takes the other servers of its cluster."`
+	Routes        []string `group:"Embedded server" placeholder:"URL" help:"The other servers' cluster addresses, like nats://host:6222. Needs --rid."`
+}
+
+func (f *serverFlags) clustered() bool { return f.ClusterListen != "" || len(f.Routes) > 0 }
+
+func (f *serverFlags) validate(c *runCmd) error {
+	switch {
+	case !f.Embedded && f.clustered():
+		return errors.New("--cluster-listen and --routes need --embedded")
+	case !f.Embedded:
+		return nil
+	case c.Server != "" || c.Context != "":
+		return errors.New("--embedded clashes with --server and --context: give one of them")
+	case f.clustered() && (f.ClusterListen == "" || len(f.Routes) == 0):
+		return errors.New("--cluster-listen and --routes belong together: give both or neither")
+	case f.clustered() && c.ridIsFresh:
+		return errors.New("--rid is missing: a server of a cluster needs a name that stays the same, and takes the node's")
+	}
+	_, _, err := hostPort("--listen", f.Listen)
+	if f.clustered() {
+		_, _, clusterErr := hostPort("--cluster-listen", f.ClusterListen)
+		err = errors.Join(err, clusterErr)
+	}
+	return err
+}
+
+// hostPort splits an address. Port 0 becomes -1, which is the server's sign for a free one.
+func hostPort(flag, addr string) (string, int, error) {
+	host, text, err := net.SplitHostPort(addr)
+	port, perr := strconv.ParseUint(text, 10, 16)
+	if err != nil || perr != nil {
+		return "", 0, fmt.Errorf("%s %q is not allowed: it must look like 127.0.0.1:4222", flag, addr)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	if port == 0 {
+		return host, -1, nil
+	}
+	return host, int(port), nil
+}
+
+func (c *runCmd) startServer(ctx context.Context, log *zap.Logger) (*embedded.Server, error) {
+	host, port, err := hostPort("--listen", c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	cfg := embedded.Config{ServerName: "fabricnode", Host: host, Port: port, StoreDir: c.Data, Log: serverLog(log)}
+	if c.clustered() {
+		cfg.ServerName, cfg.ClusterName, cfg.Routes = c.RID, "fabric-"+c.Mesh, c.Routes
+		if cfg.ClusterHost, cfg.ClusterPort, err = hostPort("--cluster-listen", c.ClusterListen); err != nil {
+			return nil, err
+		}
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		log.Warn("the embedded server takes clients from other machines without credentials", zap.String("listen", c.Listen))
+	}
+	srv, err := embedded.Start(ctx, cfg)
+	return srv, withCode(embeddedCode(err), err)
+}
+
+func embeddedCode(err error) int {
+	var start *embedded.StartError
+	if errors.As(err, &start) {
+		return ExitUsage
+	}
+	return ExitNATS
+}
+
+// initPause is the time between two attempts to make the streams while the cluster forms.
+const initPause = 250 * time.Millisecond
+
+// initEmbedded makes the mesh's streams on the embedded server. In a cluster it goes on trying while the other servers
+// come up.
+func (c *runCmd) initEmbedded(ctx context.Context, srv *embedded.Server, connect fabric.Connect, log *zap.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, c.StartTimeout)
+	defer cancel()
+	if c.clustered() {
+		log.Info("waiting for the other servers of the cluster", zap.Strings("routes", c.Routes))
+		if err := srv.WaitJetStream(ctx); err != nil {
+			return withCode(ExitNATS, err)
+		}
+	}
+	nc, err := fabric.Dial(ctx, "fabricnode init", connect)
+	if err != nil {
+		return withCode(ExitNATS, err)
+	}
+	defer nc.Close()
+	setup, err := c.setup(&c.meshFlags, nc)
+	if err != nil {
+		return err
+	}
+	for {
+		report, err := kvlocation.Init(ctx, nc, setup)
+		if err == nil {
+			for _, b := range report.Buckets {
+				for _, d := range b.Drift {
+					log.Warn("stream is not as it should be", zap.String("bucket", b.Bucket), zap.Stringer("drift", d))
+				}
+			}
+			return nil
+		}
+		if !c.clustered() || ctx.Err() != nil {
+			return withCode(ExitNATS, err)
+		}
+		select {
+		case <-ctx.Done():
+			return withCode(ExitNATS, err)
+		case <-time.After(initPause):
+		}
+	}
+}
+
+// freshRID names a node that was given no name.
+func freshRID() string { return "node-" + nuid.Next() }
+
+// errorStateCode is the exit code of a node that ended itself.
+func errorStateCode(err error) int {
+	if errors.Is(err, kvlocation.ErrSuperseded) {
+		return ExitHeld
+	}
+	return ExitFailure
+}

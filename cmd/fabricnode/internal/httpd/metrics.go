@@ -1,0 +1,175 @@
+package httpd
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"natsfabric/channels"
+	"natsfabric/kvlocation"
+)
+
+// collector turns the node's counters into Prometheus metrics each time that the page is asked for.
+type collector struct{ s *Server }
+
+// Describe sends nothing: which channels there are is known only at each collection.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
+
+// hostStates are the values of the label of fabric_host_state.
+var hostStates = []kvlocation.NodeState{
+	kvlocation.StatePreparing, kvlocation.StateServing, kvlocation.StateDraining, kvlocation.StateStopped, kvlocation.StateError,
+}
+
+// metric is one family of the page.
+type metric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+}
+
+func counter(name, help string, labels ...string) metric {
+	return metric{prometheus.NewDesc("fabric_"+name, help, labels, nil), prometheus.CounterValue}
+}
+
+func gauge(name, help string, labels ...string) metric {
+	return metric{prometheus.NewDesc("fabric_"+name, help, labels, nil), prometheus.GaugeValue}
+}
+
+var (
+	nodeInfo  = gauge("node_info", "Always 1; the labels name the node.", "mesh", "rid")
+	lifecycle = gauge("node_lifecycle", "Number of this process run.")
+	hostState = gauge("host_state", "1 for the host state that the node is in.", "state")
+	members   = gauge("members", "Nodes of the mesh that this node knows, by their host state.", "state")
+
+	callsStarted    = counter("calls_started_total", "Operations begun by this process.", "channel")
+	callsSucceeded  = counter("calls_succeeded_total", "Operations that ended without an error.", "channel")
+	callsFailed     = counter("calls_failed_total", "Operations that ended with an error.", "channel", "kind", "acceptance")
+	callsAttempts   = counter("calls_attempts_total", "Messages sent for operations.", "channel")
+	callsReselected = counter("calls_reselected_total", "Attempts at a further member, before anybody had accepted.", "channel")
+	callsRefused    = counter("calls_refused_total", "Refusals that came back.", "channel")
+	callsNobody     = counter("calls_no_responders_total", "Attempts that nobody took.", "channel")
+
+	served        = counter("requests_received_total", "Requests that arrived at this node.", "channel")
+	servedRefused = counter("requests_refused_total", "Requests that this node refused.", "channel", "reason")
+	servedExpired = counter("requests_expired_total", "Accepted requests whose deadline passed before their turn.", "channel")
+	servedRan     = counter("requests_ran_total", "Handler calls begun.", "channel")
+	servedPanics  = counter("requests_panics_total", "Handler calls that ended in a panic.", "channel")
+	servedErrors  = counter("requests_handler_errors_total", "Handler calls that ended with an error.", "channel")
+	servedReplies = counter("requests_replies_total", "Replies sent.", "channel", "result")
+	servedNotices = counter("requests_notices_total", "Acceptance notices sent.", "channel")
+	servedBusy    = counter("requests_busy_seconds_total", "Time spent in handlers.", "channel")
+	servedQueued  = gauge("requests_queued", "Accepted requests that wait now.", "channel")
+	servedBytes   = gauge("requests_queued_bytes", "Bytes of the requests that wait now.", "channel")
+	servedRunning = gauge("requests_running", "Handlers that run now.", "channel")
+	servedWeight  = gauge("channel_weight", "This node's weight in the channel.", "channel")
+
+	epoch         = gauge("connection_epoch", "Connection epoch; 0 while disconnected.")
+	waiting       = gauge("calls_waiting", "Attempts that wait for an answer now.")
+	disconnected  = counter("calls_ended_by_disconnect_total", "Attempts that a lost connection ended.")
+	late          = counter("answers_dropped_total", "Answers that came for nobody.", "why")
+	strangers     = counter("requests_unknown_channel_total", "Direct requests for a channel that this node does not serve.")
+	slow          = counter("slow_consumers_total", "Times that a subscription began to drop messages in this process.")
+	asyncErrors   = counter("connection_errors_total", "Other errors that the connection reported.")
+	freezes       = counter("process_freezes_total", "Freezes of this process that it noticed.")
+	replacements  = counter("connection_replacements_total", "Connections given up after a freeze.")
+	peerProbes    = counter("peer_hellos_total", "Handshakes and probes sent to peers.")
+	peersSuspect  = counter("peer_suspicions_total", "Times that a peer became suspect.")
+	peersNotReady = counter("peer_not_ready_total", "Times that a peer became not ready.")
+)
+
+// page collects one answer.
+type page chan<- prometheus.Metric
+
+func (p page) put(m metric, v float64, labels ...string) {
+	p <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
+}
+
+// Collect reads the node's counters.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	p := page(out)
+	state := c.s.state()
+	for _, s := range hostStates {
+		v := 0.0
+		if s == state {
+			v = 1
+		}
+		p.put(hostState, v, string(s))
+	}
+	n := c.s.node.Load()
+	if n == nil {
+		return
+	}
+	p.put(nodeInfo, 1, n.Mesh(), n.RID())
+	p.put(lifecycle, float64(n.Lifecycle()))
+	known := map[kvlocation.NodeState]int{}
+	for _, m := range n.Members().All() {
+		known[m.State]++
+	}
+	for s, count := range known {
+		p.put(members, float64(count), string(s))
+	}
+	p.router(n.Metrics())
+}
+
+func (p page) router(s channels.Snapshot) {
+	for name, c := range s.Calls {
+		p.calls(name, c)
+	}
+	// The channels beyond the first 1,024 share one entry, whose name is no channel's.
+	p.calls("(other)", s.Other)
+	for name, sv := range s.Served {
+		p.served(name, sv)
+	}
+	p.put(epoch, float64(s.Epoch))
+	p.put(waiting, float64(s.Waiting))
+	p.put(disconnected, float64(s.EndedByDisconnect))
+	p.put(late, float64(s.LateReplies), "late reply")
+	p.put(late, float64(s.LateNotices), "late notice")
+	p.put(late, float64(s.StaleReplies), "earlier connection")
+	p.put(late, float64(s.StrayAnswers), "stray")
+	p.put(strangers, float64(s.UnknownChannel))
+	p.put(slow, float64(s.SlowConsumers))
+	p.put(asyncErrors, float64(s.AsyncErrors))
+	p.put(freezes, float64(s.FreezeGaps))
+	p.put(replacements, float64(s.Replacements))
+	p.put(peerProbes, float64(s.Hellos))
+	p.put(peersSuspect, float64(s.Suspects))
+	p.put(peersNotReady, float64(s.NotReady))
+}
+
+func (p page) calls(name string, c channels.CallSnapshot) {
+	p.put(callsStarted, float64(c.Started), name)
+	p.put(callsSucceeded, float64(c.Succeeded), name)
+	p.put(callsAttempts, float64(c.Attempts), name)
+	p.put(callsReselected, float64(c.Reselected), name)
+	p.put(callsRefused, float64(c.Refused), name)
+	p.put(callsNobody, float64(c.NoResponders), name)
+	for kind, by := range c.Failed {
+		for acceptance, n := range by {
+			p.put(callsFailed, float64(n), name, kind.String(), acceptance.String())
+		}
+	}
+}
+
+func (p page) served(name string, s channels.ServeSnapshot) {
+	p.put(served, float64(s.Received), name)
+	for reason, n := range map[string]uint64{
+		"full": s.RefusedFull, "draining": s.RefusedDraining, "not serving": s.RefusedNotServing, "lease": s.RefusedLease,
+		"past deadline": s.RefusedPast, "thawing": s.RefusedThawing, "refused before": s.RefusedNamed,
+	} {
+		p.put(servedRefused, float64(n), name, reason)
+	}
+	p.put(servedExpired, float64(s.Expired), name)
+	p.put(servedRan, float64(s.Ran), name)
+	p.put(servedPanics, float64(s.Panics), name)
+	p.put(servedErrors, float64(s.HandlerErrors), name)
+	p.put(servedReplies, float64(s.Replied), name, "reply")
+	p.put(servedReplies, float64(s.ErrorReplies), name, "error")
+	p.put(servedReplies, float64(s.Oversized), name, "oversized")
+	p.put(servedReplies, float64(s.Lost), name, "lost")
+	p.put(servedNotices, float64(s.Notices), name)
+	p.put(servedBusy, float64(s.Busy)/float64(time.Second), name)
+	p.put(servedQueued, float64(s.Queued), name)
+	p.put(servedBytes, float64(s.QueuedBytes), name)
+	p.put(servedRunning, float64(s.Running), name)
+	p.put(servedWeight, float64(s.Weight), name)
+}

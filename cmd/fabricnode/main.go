@@ -1,0 +1,36 @@
+// Fabricnode is the reference node of a natsfabric mesh, and the tool that operators use on one.
+//
+//	fabricnode demo                                       see a mesh of three nodes lose one and freeze another
+//	fabricnode run --mesh shop --embedded                 a node with its own NATS server
+//	fabricnode run --mesh shop --server nats://host:4222  a node on a NATS server or cluster
+//	fabricnode init|check --mesh shop                     make or check the mesh's streams
+//	fabricnode nodes --mesh shop                          who is there
+//	fabricnode call --mesh shop echo hello                call a channel
+//	fabricnode forget --mesh shop n1                      remove a dead node's descriptor
+//
+// Every flag may also stand in the environment (FABRIC_MESH for --mesh) or in a YAML file given by --config; a flag
+// wins over the environment, the environment over the file.
+//
+// # Exit codes
+//
+//	  0  done
+//	  1  failure of another kind
+//	  2  wrong usage or configuration; an address or directory that cannot be used
+//	  3  NATS cannot be reached or used (server, credentials, JetStream, the mesh's streams)
+//	  4  check found streams that are missing or not as they should be
+//	  5  not found: no such channel, node or descriptor
+//	  6  not accepted: no target ran the operation and none will
+//	  7  accepted, and failed
+//	  8  unknown whether it was accepted
+//	  9  another process run holds the RID, or took it over
+//	 10  the demo's proof does not hold
+//	130  interrupted
+package main
+
+import (
+	"os"
+
+	"natsfabric/cmd/fabricnode/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }

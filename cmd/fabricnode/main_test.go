@@ -1,0 +1,88 @@
+package main_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"natsfabric/fabrictest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// ran is what one run of the program left.
+type ran struct {
+	stdout, stderr string
+	code           int
+}
+
+// program builds fabricnode, without the race detector.
+func program(t testing.TB) string { return fabrictest.BuildBinary(t, "natsfabric/cmd/fabricnode") }
+
+// run runs the program to its end.
+func run(t testing.TB, bin, stdin string, args ...string) ran {
+	t.Helper()
+	cmd := command(bin, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return ran{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// command is the program with an environment that has no settings of the person who runs the test.
+func command(bin string, args ...string) *exec.Cmd {
+	cmd := exec.Command(bin, args...)
+	cmd.Env = []string{"HOME=/nonexistent", "TMPDIR=" + os.TempDir()}
+	return cmd
+}
+
+// node is a running `fabricnode run`.
+type node struct {
+	*fabrictest.Process
+	RID       string   `json:"rid"`
+	Lifecycle uint64   `json:"lifecycle"`
+	Server    string   `json:"server"`
+	HTTP      string   `json:"http"`
+	Channels  []string `json:"channels"`
+}
+
+// startNode starts `fabricnode run --json` and waits until it serves.
+func startNode(t testing.TB, bin string, args ...string) *node {
+	t.Helper()
+	n := &node{Process: fabrictest.StartProcess(t, command(bin, append([]string{"run", "--json"}, args...)...))}
+	n.awaitServing(t)
+	return n
+}
+
+func (n *node) awaitServing(t testing.TB) {
+	t.Helper()
+	line := n.WaitOutput(t, `"event":"serving"`)
+	if err := json.Unmarshal([]byte(line), n); err != nil {
+		t.Fatalf("the line %s is no JSON: %v", line, err)
+	}
+}
+
+// freeAddress returns an address of loopback that nobody listens on.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+const soon = 30 * time.Second
