@@ -33,8 +33,9 @@ const (
 	// write can live, so that "expected: nothing" does not become true again under one.
 	markerTTL = 10 * time.Minute
 
+	// setupTimeout bounds one question, and the making of one stream.
 	setupTimeout = 5 * time.Second
-	// updateTimeout bounds one change of a stream's configuration; a change of replicas creates and fills them.
+	// updateTimeout bounds a change of replicas, which fills the new ones.
 	updateTimeout = 30 * time.Second
 )
 
@@ -242,9 +243,8 @@ func checkServer(ctx context.Context, nc *nats.Conn, js jetstream.JetStream) err
 
 func (s Setup) bucket(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, want jetstream.StreamConfig, create bool) (BucketReport, error) {
 	b := BucketReport{Bucket: want.Name[len("KV_"):]}
-	actx, cancel := context.WithTimeout(ctx, updateTimeout)
+	actx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-
 	info, err := streamInfo(actx, js, want.Name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound) && !create:
@@ -271,7 +271,9 @@ func (s Setup) bucket(ctx context.Context, nc *nats.Conn, js jetstream.JetStream
 	if create && s.SetReplicas && info.Config.Replicas != want.Replicas {
 		cfg := info.Config
 		cfg.Replicas = want.Replicas
-		if info, err = updateStream(actx, js, cfg); err != nil {
+		uctx, cancel := context.WithTimeout(ctx, updateTimeout)
+		defer cancel()
+		if info, err = updateStream(uctx, js, cfg); err != nil {
 			return b, s.createError(ctx, nc, want, err)
 		}
 		b.Changed = true

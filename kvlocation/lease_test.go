@@ -1,0 +1,151 @@
+package kvlocation
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"natsfabric/fabrictest"
+	"natsfabric/outcome"
+)
+
+func TestLeaseConfig(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		cfg  LeaseConfig
+		want []string // all of it stands in the error; none: allowed
+	}{
+		{"defaults", LeaseConfig{RID: "n1"}, nil},
+		{"short", LeaseConfig{RID: "n1", TTL: 2 * time.Second}, []string{"store attempt timeout 2s clashes with lease TTL 2s", "at most 1.333"}},
+		{"RID", LeaseConfig{RID: "a b"}, []string{"RID", `"a b"`, "A-Z"}},
+		{"fraction", LeaseConfig{RID: "n1", TTL: 4500 * time.Millisecond}, []string{"TTL 4.5s", "whole seconds", "2s", "5m0s"}},
+		{"long", LeaseConfig{RID: "n1", TTL: time.Hour}, []string{"TTL 1h0m0s", "5m0s"}},
+		{"margin", LeaseConfig{RID: "n1", Margin: 10 * time.Second}, []string{"margin 10s clashes with lease TTL 18s", "9s"}},
+		{"renew", LeaseConfig{RID: "n1", Renew: 8 * time.Second}, []string{"renewal interval 8s clashes with lease TTL 18s less margin 3s", "from 100ms to 7.5s"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := c.cfg.Validate(0)
+			if (err == nil) != (c.want == nil) {
+				t.Fatalf("got %v", err)
+			}
+			for _, w := range c.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q does not say %q", err, w)
+				}
+			}
+		})
+	}
+}
+
+func TestLeaseLives(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 1)
+	p := m.program("n1")
+	ctx := testContext(t)
+	l := p.acquire(t, shortLease("n1"))
+	if err := l.Admit(); err != nil {
+		t.Fatal(err)
+	}
+	if _, bound, ok := l.Clock().Now(); !ok || bound > 5*time.Second {
+		t.Fatalf("the clock knows %v, bound %v", ok, bound)
+	}
+	first, err := p.LeaseOf(ctx, "n1")
+	if err != nil || !first.Live || first.Lifecycle != l.Lifecycle() || first.Generation != l.Generation() || first.TTL != 4*time.Second {
+		t.Fatalf("lease %+v, %v", first, err)
+	}
+	fabrictest.Eventually(t, 20*time.Second, "two renewals", func() bool {
+		st, err := p.LeaseOf(ctx, "n1")
+		return err == nil && st.Revision >= first.Revision+2 && st.Lifecycle == l.Lifecycle() && st.Generation == l.Generation()
+	})
+	if err := l.Verify(ctx); err != nil {
+		t.Fatal(err)
+	}
+	lctx := l.Context()
+	if err := l.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantLapsed(t, l, lctx)
+	if st, err := p.LeaseOf(ctx, "n1"); err != nil || st.Live || st.Revision == 0 {
+		t.Fatalf("after the release: %+v, %v", st, err)
+	}
+	if _, open := <-l.Events(); open {
+		t.Fatal("an event after Release")
+	}
+	if err := l.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// The successor need not wait, and has a later lifecycle.
+	l2 := p.acquire(t, shortLease("n1"))
+	if l2.Lifecycle() <= l.Lifecycle() {
+		t.Fatalf("lifecycle %d after %d", l2.Lifecycle(), l.Lifecycle())
+	}
+}
+
+func TestAdmitCost(t *testing.T) {
+	var l Lease
+	l.deadline.Store(1<<63 - 1)
+	if n := testing.AllocsPerRun(100, func() { _ = l.Admit() }); n != 0 {
+		t.Errorf("%v allocations per admission", n)
+	}
+}
+
+// A second process with the RID of a live one waits for the expiry, sees a renewal, and is refused.
+func TestLeaseInUse(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 1)
+	cfg := shortLease("n1")
+	cfg.Host = "here"
+	l := m.program("n1").acquire(t, cfg)
+	waits := 0
+	cfg.OnWait = func(w LeaseWait) {
+		waits++
+		if w.Holder.Lifecycle != l.Lifecycle() || w.Remaining > 4*time.Second {
+			t.Errorf("told %+v", w)
+		}
+	}
+	_, err := m.program("n1").AcquireLease(testContext(t), cfg)
+	if !errors.Is(err, ErrRIDInUse) || !errors.Is(err, outcome.AlreadyExists) || !errors.Is(err, outcome.NotAccepted) {
+		t.Fatalf("got %v", err)
+	}
+	for _, w := range []string{`"n1"`, "on host here", "since 2"} {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+	if waits == 0 {
+		t.Error("nobody was told about the wait")
+	}
+	if err := l.Admit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A lapse closes everything; the same process comes back over its own expiry with a new generation.
+func TestLeaseLapseAndReturn(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 1)
+	p := m.program("n1")
+	l := p.acquire(t, shortLease("n1"))
+	old, lctx := l.Generation(), l.Context()
+	p.proxy.Apply(fabrictest.HalfOpen)
+	if e := wantEvent(t, l, LeaseLapsed); e.Generation != old {
+		t.Fatalf("generation %d lapsed, had %d", e.Generation, old)
+	}
+	wantLapsed(t, l, lctx)
+	p.proxy.Heal()
+	e := wantEvent(t, l, LeaseRegained)
+	if e.Generation <= old || l.Generation() != e.Generation {
+		t.Fatalf("generation %d after %d", e.Generation, old)
+	}
+	if err := l.Admit(); err != nil {
+		t.Fatal(err)
+	}
+	st, err := p.LeaseOf(testContext(t), "n1")
+	if err != nil || st.Lifecycle != l.Lifecycle() || st.Generation != e.Generation {
+		t.Fatalf("lease %+v, %v", st, err)
+	}
+	if l.Context().Err() != nil {
+		t.Fatal("the new context is over")
+	}
+}

@@ -1,0 +1,208 @@
+package kvlocation
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"natsfabric/fabrictest"
+	"natsfabric/outcome"
+)
+
+func wantText(t testing.TB, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+}
+
+func TestInit(t *testing.T) {
+	t.Parallel()
+	srv := fabrictest.StartServer(t)
+	nc := connect(t, srv.URL())
+	ctx := testContext(t)
+	set := Setup{Mesh: "m"}
+
+	r, err := Check(ctx, nc, set)
+	if err != nil || r.OK() || len(r.Buckets) != 2 || !r.Buckets[0].Missing {
+		t.Fatalf("check of nothing: %+v, %v", r, err)
+	}
+	_, err = Open(ctx, nc, Config{Mesh: "m"})
+	wantText(t, err, "FABRIC_m_NODES", "does not exist", "init")
+
+	// Any number at once make one and the same store.
+	var wg sync.WaitGroup
+	reports := make([]Report, 4)
+	for i := range reports {
+		wg.Go(func() {
+			var err error
+			if reports[i], err = Init(ctx, nc, set); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, r := range reports {
+		if !r.OK() || r.epoch("FABRIC_m_NODES") == 0 || r.epoch("FABRIC_m_NODES") != reports[0].epoch("FABRIC_m_NODES") {
+			t.Fatalf("report %+v beside %+v", r, reports[0])
+		}
+	}
+	if r, err = Init(ctx, nc, set); err != nil || !r.OK() || r.Buckets[0].Created {
+		t.Fatalf("a second init: %+v, %v", r, err)
+	}
+	if r, err = Check(ctx, nc, set); err != nil || !r.OK() || r.Buckets[0].Epoch != reports[0].Buckets[0].Epoch {
+		t.Fatalf("check: %+v, %v", r, err)
+	}
+
+	// Made again, the epoch is larger.
+	js, _ := jetstream.New(nc)
+	if err := js.DeleteStream(ctx, "KV_FABRIC_m_NODES"); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = Init(ctx, nc, set); err != nil || !r.Buckets[0].Created || r.Buckets[0].Epoch <= reports[0].Buckets[0].Epoch {
+		t.Fatalf("made again: %+v, %v", r, err)
+	}
+}
+
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	srv := fabrictest.StartServer(t)
+	nc := connect(t, srv.URL())
+	ctx := testContext(t)
+	if _, err := Init(ctx, nc, Setup{Mesh: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	js, _ := jetstream.New(nc)
+	for _, c := range []struct {
+		field     string
+		change    func(*jetstream.StreamConfig)
+		dangerous bool
+	}{
+		{"max_age", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, true},
+		{"allow_direct", func(c *jetstream.StreamConfig) { c.AllowDirect = false }, true},
+		{"duplicate_window", func(c *jetstream.StreamConfig) { c.Duplicates = time.Minute }, true},
+		{"republish", func(c *jetstream.StreamConfig) { c.RePublish = nil }, true},
+		{"metadata fabric-epoch", func(c *jetstream.StreamConfig) { delete(c.Metadata, MetaEpoch) }, true},
+		{"max_msgs", func(c *jetstream.StreamConfig) { c.MaxMsgs = 10 }, true},
+	} {
+		t.Run(c.field, func(t *testing.T) {
+			st, err := js.Stream(ctx, "KV_FABRIC_m_NODES")
+			if err != nil {
+				t.Fatal(err)
+			}
+			good, bad := st.CachedInfo().Config, st.CachedInfo().Config
+			bad.Metadata = withMeta(good.Metadata, "x", "y")
+			c.change(&bad)
+			if _, err := js.UpdateStream(ctx, bad); err != nil {
+				t.Fatal(err)
+			}
+			if c.field == "metadata fabric-epoch" {
+				// An epoch is written only while the stream is new.
+				if _, err := nc.Request("$KV.FABRIC_m_NODES.x", nil, time.Second); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r, err := Init(ctx, nc, Setup{Mesh: "m"})
+			if err != nil || r.OK() {
+				t.Fatalf("init: %+v, %v", r, err)
+			}
+			i := slices.IndexFunc(r.Buckets[0].Drift, func(d Drift) bool { return d.Field == c.field })
+			if i < 0 || r.Buckets[0].Drift[i].Dangerous != c.dangerous || r.Buckets[0].Drift[i].Got == r.Buckets[0].Drift[i].Want {
+				t.Fatalf("drift %+v", r.Buckets[0].Drift)
+			}
+			if _, err := Open(ctx, nc, Config{Mesh: "m"}); c.dangerous {
+				wantText(t, err, c.field, "FABRIC_m_NODES")
+				if !errors.Is(err, outcome.NotConfigured) {
+					t.Errorf("kind of %v", err)
+				}
+			}
+			if _, err := js.UpdateStream(ctx, good); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestSetupErrors(t *testing.T) {
+	t.Parallel()
+	srv := fabrictest.StartServer(t)
+	nc := connect(t, srv.URL())
+	ctx := testContext(t)
+
+	_, err := Init(ctx, nc, Setup{Mesh: "a b"})
+	wantText(t, err, "mesh name", `"a b"`)
+	_, err = Init(ctx, nc, Setup{Mesh: "m", Replicas: 2})
+	wantText(t, err, "replicas 2", "1, 3 or 5")
+	_, err = Init(ctx, nc, Setup{Mesh: "m", Replicas: 3})
+	wantText(t, err, "replicas 3 need 3 servers", "one server", "replicas 1")
+	_, err = Init(ctx, nc, Setup{Mesh: "m", Domain: "nowhere"})
+	wantText(t, err, "domain does not exist")
+
+	proxy := fabrictest.NewProxy(t, srv.URL())
+	proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$JS.API.INFO",
+		Action: fabrictest.Respond(`{"type":"io.nats.jetstream.api.v1.account_info_response","memory":0,"storage":0,"api":{"total":1,"errors":0}}`)})
+	_, err = Init(ctx, connect(t, proxy.URL()), Setup{Mesh: "m"})
+	wantText(t, err, "too old", MinServer, "found 0")
+}
+
+func TestSetupNoJetStream(t *testing.T) {
+	t.Parallel()
+	srv := fabrictest.StartServer(t, fabrictest.WithConfig(`
+		accounts {
+			A { users: [{user: a, password: a}] }
+			B { jetstream: enabled, users: [{user: b, password: b, permissions: {publish: {deny: "$JS.API.STREAM.CREATE.>"}}}] }
+		}`))
+	ctx := testContext(t)
+	_, err := Init(ctx, connect(t, "nats://a:a@"+strings.TrimPrefix(srv.URL(), "nats://")), Setup{Mesh: "m"})
+	wantText(t, err, "JetStream is not enabled for this account")
+	_, err = Init(ctx, connect(t, "nats://b:b@"+strings.TrimPrefix(srv.URL(), "nats://")), Setup{Mesh: "m"})
+	wantText(t, err, "lacks a permission", "STREAM.CREATE")
+	if strings.Contains(err.Error(), "b:b") {
+		t.Errorf("a password stands in %q", err)
+	}
+
+	off, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	off.Start()
+	t.Cleanup(func() { off.Shutdown(); off.WaitForShutdown() })
+	if !off.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server does not start")
+	}
+	_, err = Init(ctx, connect(t, off.ClientURL()), Setup{Mesh: "m"})
+	wantText(t, err, "JetStream is not enabled on the server")
+}
+
+func TestInitReplicas(t *testing.T) {
+	t.Parallel()
+	c := fabrictest.StartCluster(t, 3)
+	nc := c.Connect(t)
+	ctx := testContext(t)
+	if _, err := Init(ctx, nc, Setup{Mesh: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Init(ctx, nc, Setup{Mesh: "m", Replicas: 3})
+	if err != nil || r.OK() || r.Buckets[0].Replicas != 1 || r.Buckets[0].Drift[0].Field != "replicas" || r.Buckets[0].Drift[0].Dangerous {
+		t.Fatalf("replicas changed without leave: %+v, %v", r, err)
+	}
+	r, err = Init(ctx, nc, Setup{Mesh: "m", Replicas: 3, SetReplicas: true})
+	if err != nil || !r.OK() || !r.Buckets[0].Changed || r.Buckets[1].Replicas != 3 {
+		t.Fatalf("replicas not changed: %+v, %v", r, err)
+	}
+	if _, err = Init(ctx, nc, Setup{Mesh: "five", Replicas: 5}); err == nil {
+		t.Fatal("5 replicas on 3 servers")
+	}
+	wantText(t, err, "replicas 5 need 5 servers", "3")
+}
