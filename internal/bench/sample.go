@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -110,7 +111,7 @@ func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w 
 	}
 	s := Sample{
 		Throughput: float64(done) / elapsed.Seconds(),
-		Allocs:     float64(after.Mallocs-before.Mallocs) / float64(max(done, 1)),
+		Allocs:     hundredths(float64(after.Mallocs-before.Mallocs) / float64(max(done, 1))),
 	}
 	if w.flush == nil {
 		all := slices.Concat(lat...)
@@ -139,5 +140,8 @@ func repeat(caller int, end time.Time, op func(int) error) (n int64, err error) 
 	}
 	return n, nil
 }
+
+// hundredths rounds to what is the operation's own: a slice as a whole allocates, too.
+func hundredths(f float64) float64 { return math.Round(f*100) / 100 }
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"natsfabric/internal/bench"
+)
+
+// TestMain makes the test program a child when a scenario starts it as one.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "child" {
+		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// wanted are the metrics of each result that a full run has.
+var wanted = map[string][]string{
+	"channel":          {"allocs", "p50", "p99", "throughput"},
+	"send":             {"allocs", "p50", "p99", "throughput"},
+	"send-unconfirmed": {"allocs", "delivered", "throughput"},
+	"store":            {"allocs", "p50", "p99", "throughput"},
+	"store-kv":         {"allocs", "p50", "p99", "throughput"},
+	"mesh":             {"allocs", "p50", "p99", "throughput"},
+	"idle":             {"msgs_in", "msgs_out"},
+}
+
+// TestEveryScenario runs everything once, too shortly to measure anything: it checks that every scenario works and
+// what is printed.
+func TestEveryScenario(t *testing.T) {
+	var out, log strings.Builder
+	code := run([]string{
+		"--json", "--pairs=2", "--slice=50ms", "--payload=16", "--callers=2", "--idle-window=50ms", "--idle-nodes=5", "--dir=" + t.TempDir(),
+	}, nil, &out, &log)
+	if code != exitOK {
+		t.Fatalf("exit code %d:\n%s", code, log.String())
+	}
+	got := map[string][]string{}
+	for _, r := range results(t, out.String()) {
+		if want := []string{"callers", "fabric", "metric", "payload", "ratio", "raw", "scenario", "spread", "unit"}; !slices.Equal(slices.Sorted(maps.Keys(r)), want) {
+			t.Errorf("a result has the fields %q, want %q", slices.Sorted(maps.Keys(r)), want)
+		}
+		scenario, metric := r["scenario"].(string), r["metric"].(string)
+		if metric == "cpu" { // not everywhere
+			continue
+		}
+		got[scenario] = append(got[scenario], metric)
+		if scenario == "idle" {
+			continue // nothing may happen in a window this short
+		}
+		if r["payload"] != 16.0 || r["callers"] != 2.0 || r["unit"] == "" {
+			t.Errorf("%v", r)
+		}
+		for _, column := range []string{"fabric", "raw"} {
+			if v, ok := r[column].(float64); !ok || v <= 0 {
+				t.Errorf("%s %s: %s is %v", scenario, metric, column, r[column])
+			}
+		}
+	}
+	for scenario, metrics := range wanted {
+		if slices.Sort(got[scenario]); !slices.Equal(got[scenario], metrics) {
+			t.Errorf("%s has the metrics %q, want %q", scenario, got[scenario], metrics)
+		}
+		if !strings.Contains(log.String(), "\n"+scenario+"\n  both:   ") {
+			t.Errorf("the configurations of %s are not printed:\n%s", scenario, log.String())
+		}
+	}
+	if len(got) != len(wanted) {
+		t.Errorf("scenarios %q", slices.Sorted(maps.Keys(got)))
+	}
+}
+
+// results decodes {"results":[...]} and nothing else.
+func results(t *testing.T, text string) []map[string]any {
+	t.Helper()
+	dec := json.NewDecoder(strings.NewReader(text))
+	var v struct {
+		Results []map[string]any `json:"results"`
+	}
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&v); err != nil {
+		t.Fatalf("%v in %q", err, text)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		t.Errorf("there is more than one object in %q", text)
+	}
+	return v.Results
+}
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--pairs=0x"}, exitUsage, "pairs"},
+		{[]string{"--pairs=-1"}, exitUsage, "Pairs -1 is not allowed: it must be 1 to 1000"},
+		{[]string{"--slice=1us"}, exitUsage, "Slice 1µs is not allowed"},
+		{[]string{"--scenario=speed"}, exitUsage, `Scenarios: "speed" is not known`},
+		{[]string{"--payload=-16"}, exitUsage, "Payloads -16 is not allowed"},
+		{[]string{"child", "nobody"}, exitFailed, `role "nobody" is not known`},
+	} {
+		var out, log strings.Builder
+		if code := run(c.args, strings.NewReader(""), &out, &log); code != c.code || !strings.Contains(log.String(), c.want) {
+			t.Errorf("%q: code %d, want %d; it says %q, want %q", c.args, code, c.code, log.String(), c.want)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	var out, log strings.Builder
+	if code := run([]string{"--help"}, nil, &out, &log); code != exitOK {
+		t.Fatalf("code %d: %s", code, log.String())
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
+	for _, info := range bench.Scenarios() {
+		if !strings.Contains(text, info.Name+": "+info.Compares) {
+			t.Errorf("help does not say what %s compares:\n%s", info.Name, out.String())
+		}
+	}
+	for _, def := range []string{strconv.Itoa(bench.DefaultPairs), bench.DefaultSlice.String(), "--json", "--profile"} {
+		if !strings.Contains(text, def) {
+			t.Errorf("help lacks %q", def)
+		}
+	}
+}

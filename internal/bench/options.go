@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Defaults of Options.
+const (
+	DefaultPairs      = 15
+	DefaultSlice      = 400 * time.Millisecond
+	DefaultIdleWindow = 6 * time.Second
+	DefaultIdleNodes  = 100
+)
+
+// Options says what Run measures. Every field but Command has a default.
+type Options struct {
+	// Command is how to start this program again as a child: Run appends the name of a role, and the program calls
+	// Child with it. Required.
+	Command []string
+	// Scenarios are the names of the scenarios to run, in the order of Scenarios. Default all.
+	Scenarios []string
+	// Payloads are the message sizes in bytes, 1 to 1 MiB less 1 KiB. Default 16 and 1,024.
+	Payloads []int
+	// Callers are the numbers of operations under way at the same time, 1 to 1,024. Default 1 and 64.
+	Callers []int
+	// Pairs is the number of rounds, each with a slice of every side, 1 to 1,000. Default 15.
+	Pairs int
+	// Slice is the length of a slice, 10 ms to 1 min. Default 400 ms.
+	Slice time.Duration
+	// IdleWindow is the length of a round of the scenario idle, 10 ms to 10 min. It should hold several renewals of
+	// a lease. Default 6 s.
+	IdleWindow time.Duration
+	// IdleNodes is the size of the large mesh of the scenario idle, 4 to 500. Default 100.
+	IdleNodes int
+	// Dir is where servers keep their data; it is created and removed. Default: a temporary folder.
+	Dir string
+	// Progress, if set, is told what begins.
+	Progress func(string)
+}
+
+// OptionError says which options are wrong: for each, its name, its value and what is allowed.
+type OptionError struct{ Err error }
+
+func (e *OptionError) Error() string { return e.Err.Error() }
+
+func (e *OptionError) Unwrap() error { return e.Err }
+
+func (o Options) withDefaults() (Options, error) {
+	if len(o.Scenarios) == 0 {
+		for _, s := range scenarios {
+			o.Scenarios = append(o.Scenarios, s.Name)
+		}
+	}
+	if len(o.Payloads) == 0 {
+		o.Payloads = []int{16, 1024}
+	}
+	if len(o.Callers) == 0 {
+		o.Callers = []int{1, 64}
+	}
+	or(&o.Pairs, DefaultPairs)
+	or(&o.Slice, DefaultSlice)
+	or(&o.IdleWindow, DefaultIdleWindow)
+	or(&o.IdleNodes, DefaultIdleNodes)
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+
+	var errs []error
+	if len(o.Command) == 0 {
+		errs = append(errs, errors.New("Command is required"))
+	}
+	for _, name := range o.Scenarios {
+		if !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.Name == name }) {
+			errs = append(errs, fmt.Errorf("Scenarios: %q is not known", name))
+		}
+	}
+	for _, p := range o.Payloads {
+		errs = append(errs, inRange("Payloads", p, 1, 1<<20-1024))
+	}
+	for _, c := range o.Callers {
+		errs = append(errs, inRange("Callers", c, 1, 1024))
+	}
+	err := errors.Join(append(errs,
+		inRange("Pairs", o.Pairs, 1, 1000),
+		inRange("Slice", o.Slice, 10*time.Millisecond, time.Minute),
+		inRange("IdleWindow", o.IdleWindow, 10*time.Millisecond, 10*time.Minute),
+		inRange("IdleNodes", o.IdleNodes, smallMesh+1, 500))...)
+	if err != nil {
+		return o, &OptionError{err}
+	}
+	return o, nil
+}
+
+func or[T comparable](v *T, otherwise T) {
+	var zero T
+	if *v == zero {
+		*v = otherwise
+	}
+}
+
+func inRange[T int | time.Duration](field string, v, lo, hi T) error {
+	if v < lo || v > hi {
+		return fmt.Errorf("%s %v is not allowed: it must be %v to %v", field, v, lo, hi)
+	}
+	return nil
+}

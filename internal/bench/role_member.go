@@ -1,0 +1,141 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync/atomic"
+
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/channels"
+	"natsfabric/fabric"
+)
+
+// The channels of a member, and the subjects of their raw counterparts.
+const (
+	echoChannel = "echo" // answers with the payload
+	noteChannel = "note" // takes a Send; its raw counterpart answers with the member's RID, as an acceptance notice does
+	sinkChannel = "sink" // counts what is sent without confirmation; one member serves it
+	rawEcho     = "bench.echo"
+	rawNote     = "bench.note"
+	rawSink     = "bench.sink"
+	rawGroup    = "bench"
+	countsOf    = "bench.counts"
+)
+
+// counts is how many messages the sink has got on each side.
+type counts struct {
+	Fabric int64 `json:"fabric"`
+	Raw    int64 `json:"raw"`
+}
+
+// memberRole is one process that serves both sides, each on its own connection.
+type memberRole struct {
+	node        *fabric.Node
+	raw, ctl    *nats.Conn
+	fabricCount atomic.Int64
+	rawCount    atomic.Int64
+}
+
+type memberStart struct {
+	URL  string `json:"url"`
+	Mesh string `json:"mesh"`
+	RID  string `json:"rid"`
+	Sink bool   `json:"sink"`
+}
+
+func (r *memberRole) do(ctx context.Context, op string, raw json.RawMessage) (any, error) {
+	if op != "start" {
+		return nil, unknownOp(op)
+	}
+	a, err := decode[memberStart](raw)
+	if err != nil {
+		return nil, err
+	}
+	return nil, r.start(ctx, a)
+}
+
+func (r *memberRole) start(ctx context.Context, a memberStart) (err error) {
+	specs := []channels.Spec{
+		{Name: echoChannel, Handler: echo},
+		{Name: noteChannel, Handler: func(context.Context, *channels.Request) (channels.Reply, error) {
+			return channels.Reply{}, nil
+		}},
+	}
+	if a.Sink {
+		specs = append(specs, channels.Spec{Name: sinkChannel, Handler: func(context.Context, *channels.Request) (channels.Reply, error) {
+			r.fabricCount.Add(1)
+			return channels.Reply{}, nil
+		}})
+	}
+	r.node, err = fabric.Start(ctx, fabric.Config{
+		Mesh: a.Mesh, RID: a.RID, Connect: fabric.Connect{URL: a.URL}, Channels: specs,
+	})
+	if err != nil {
+		return err
+	}
+	if r.raw, err = likeFabric(r.node.Conn(), "raw "+a.RID); err != nil {
+		return err
+	}
+	rid := []byte(a.RID)
+	_, err = r.raw.QueueSubscribe(rawEcho, rawGroup, func(m *nats.Msg) { _ = m.Respond(m.Data) })
+	if err != nil {
+		return err
+	}
+	if _, err = r.raw.QueueSubscribe(rawNote, rawGroup, func(m *nats.Msg) { _ = m.Respond(rid) }); err != nil {
+		return err
+	}
+	if a.Sink {
+		if _, err = r.raw.QueueSubscribe(rawSink, rawGroup, func(*nats.Msg) { r.rawCount.Add(1) }); err != nil {
+			return err
+		}
+		if err := r.serveCounts(); err != nil {
+			return err
+		}
+	}
+	return r.raw.Flush()
+}
+
+// serveCounts answers for the sink's counts, on a connection that no measured message delays.
+func (r *memberRole) serveCounts() (err error) {
+	if r.ctl, err = likeFabric(r.node.Conn(), "counts"); err != nil {
+		return err
+	}
+	_, err = r.ctl.Subscribe(countsOf, func(m *nats.Msg) {
+		b, err := json.Marshal(counts{Fabric: r.fabricCount.Load(), Raw: r.rawCount.Load()})
+		if err == nil {
+			_ = m.Respond(b)
+		}
+	})
+	return errors.Join(err, r.ctl.Flush())
+}
+
+func (r *memberRole) close(ctx context.Context) error { return closeAll(ctx, r.node, r.raw, r.ctl) }
+
+func echo(_ context.Context, req *channels.Request) (channels.Reply, error) {
+	return channels.Reply{Data: req.Data()}, nil
+}
+
+// likeFabric opens another connection with the options that the fabric gave its own.
+func likeFabric(nc *nats.Conn, name string) (*nats.Conn, error) {
+	o := nc.Opts
+	o.Name = name
+	// The handlers belong to the fabric; they say nothing about how the connection works.
+	o.AsyncErrorCB = func(*nats.Conn, *nats.Subscription, error) {}
+	o.ClosedCB, o.DisconnectedErrCB, o.ReconnectedCB, o.ConnectedCB = nil, nil, nil, nil
+	return o.Connect()
+}
+
+// closeAll shuts a node down and closes connections; each of them may be nil.
+func closeAll(ctx context.Context, node *fabric.Node, conns ...*nats.Conn) error {
+	for _, nc := range conns {
+		if nc != nil {
+			nc.Close()
+		}
+	}
+	if node == nil {
+		return nil
+	}
+	return node.Shutdown(ctx)
+}

@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/channels"
+	"natsfabric/fabric"
+	"natsfabric/internal/embedded"
+	"natsfabric/kvlocation"
+)
+
+// peerRole is one process of a mesh without other servers: it runs a server of a cluster inside, with a node on it in
+// memory. Beside it stands a second node of the same process, on one external server.
+type peerRole struct {
+	start    peerStart
+	srv      *embedded.Server
+	inside   *fabric.Node
+	outside  *fabric.Node
+	recorder recorder
+}
+
+type peerStart struct {
+	Dir     string   `json:"dir"`
+	Name    string   `json:"name"`
+	Port    int      `json:"port"` // of the cluster
+	Routes  []string `json:"routes"`
+	Mesh    string   `json:"mesh"`
+	OuterAt string   `json:"outer_at"` // URL of the external server
+}
+
+func (r *peerRole) do(ctx context.Context, op string, raw json.RawMessage) (any, error) {
+	switch op {
+	case "start":
+		a, err := decode[peerStart](raw)
+		if err != nil {
+			return nil, err
+		}
+		r.start = a
+		r.srv, err = startServer(ctx, embedded.Config{
+			ServerName: a.Name, StoreDir: a.Dir, ClusterName: "bench", ClusterPort: a.Port, Routes: a.Routes,
+		})
+		return nil, err
+	case "init":
+		return nil, r.init(ctx)
+	case "serve":
+		return nil, r.open(ctx, channels.Spec{Name: echoChannel, Handler: echo})
+	case "call":
+		if err := r.open(ctx); err != nil {
+			return nil, err
+		}
+		return nil, errors.Join(awaitMembers(ctx, r.inside, echoChannel, 1), awaitMembers(ctx, r.outside, echoChannel, 1))
+	case "slice":
+		a, err := decode[sliceArgs](raw)
+		if err != nil {
+			return nil, err
+		}
+		node := r.inside
+		if a.Side == rawSide {
+			node = r.outside
+		}
+		return r.recorder.measure(ctx, a.Callers, a.For, requestWork(node.Channel(echoChannel), make([]byte, a.Payload)))
+	case "leave": // while both servers still make a quorum
+		return nil, r.leave(ctx)
+	}
+	return nil, unknownOp(op)
+}
+
+// init makes the mesh's buckets once the cluster has a leader.
+func (r *peerRole) init(ctx context.Context) error {
+	if err := r.srv.WaitJetStream(ctx); err != nil {
+		return err
+	}
+	nc, err := nats.Connect("", r.srv.InProcess())
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	_, err = kvlocation.Init(ctx, nc, kvlocation.Setup{Mesh: r.start.Mesh})
+	return err
+}
+
+func (r *peerRole) open(ctx context.Context, specs ...channels.Spec) (err error) {
+	if err := r.srv.WaitJetStream(ctx); err != nil {
+		return err
+	}
+	r.inside, err = fabric.Start(ctx, fabric.Config{
+		Mesh: r.start.Mesh, RID: r.start.Name, Channels: specs,
+		Connect: fabric.Connect{URL: r.srv.URL(), Options: []nats.Option{r.srv.InProcess()}},
+	})
+	if err != nil {
+		return err
+	}
+	r.outside, err = fabric.Start(ctx, fabric.Config{
+		Mesh: r.start.Mesh, RID: r.start.Name, Channels: specs, Connect: fabric.Connect{URL: r.start.OuterAt},
+	})
+	return err
+}
+
+func (r *peerRole) close(ctx context.Context) error {
+	err := r.leave(ctx)
+	if r.srv != nil {
+		r.srv.Shutdown()
+	}
+	return err
+}
+
+func (r *peerRole) leave(ctx context.Context) error {
+	return errors.Join(closeAll(ctx, r.outside), closeAll(ctx, r.inside))
+}

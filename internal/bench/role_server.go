@@ -1,0 +1,95 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/internal/embedded"
+	"natsfabric/kvlocation"
+)
+
+// serverRole is one server of its own with the product's defaults, and the buckets of some meshes.
+type serverRole struct{ srv *embedded.Server }
+
+type serverStart struct {
+	Dir    string   `json:"dir"`
+	Meshes []string `json:"meshes"`
+}
+
+type serverStarted struct {
+	URL     string `json:"url"`
+	Version string `json:"version"`
+}
+
+// traffic is what a server counted on one connection, in messages.
+type traffic struct {
+	In  int64 `json:"in"`
+	Out int64 `json:"out"`
+}
+
+func (r *serverRole) do(ctx context.Context, op string, raw json.RawMessage) (any, error) {
+	switch op {
+	case "start":
+		a, err := decode[serverStart](raw)
+		if err != nil {
+			return nil, err
+		}
+		return r.start(ctx, a)
+	case "traffic":
+		return r.traffic()
+	}
+	return nil, unknownOp(op)
+}
+
+func (r *serverRole) start(ctx context.Context, a serverStart) (started serverStarted, err error) {
+	if r.srv, err = startServer(ctx, embedded.Config{StoreDir: a.Dir}); err != nil {
+		return started, err
+	}
+	nc, err := nats.Connect(r.srv.URL())
+	if err != nil {
+		return started, err
+	}
+	defer nc.Close()
+	for _, mesh := range a.Meshes {
+		if _, err := kvlocation.Init(ctx, nc, kvlocation.Setup{Mesh: mesh}); err != nil {
+			return started, err
+		}
+	}
+	return serverStarted{URL: r.srv.URL(), Version: nc.ConnectedServerVersion()}, nil
+}
+
+// startServer starts a server on loopback with the product's defaults; its warnings go to standard error.
+func startServer(ctx context.Context, cfg embedded.Config) (*embedded.Server, error) {
+	cfg.Port = -1
+	cfg.Log = func(level slog.Level, line string) {
+		if level >= slog.LevelWarn {
+			fmt.Fprintln(os.Stderr, line)
+		}
+	}
+	return embedded.Start(ctx, cfg)
+}
+
+// traffic returns the counts of every connection by its name.
+func (r *serverRole) traffic() (map[string]traffic, error) {
+	z, err := r.srv.NATS().Connz(nil)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]traffic, len(z.Conns))
+	for _, c := range z.Conns {
+		out[c.Name] = traffic{In: c.InMsgs, Out: c.OutMsgs}
+	}
+	return out, nil
+}
+
+func (r *serverRole) close(context.Context) error {
+	if r.srv != nil {
+		r.srv.Shutdown()
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+)
+
+// scenario is one entry of the list of scenarios.
+type scenario struct {
+	ScenarioInfo
+	run func(context.Context, *run) error
+}
+
+// ScenarioInfo describes a scenario.
+type ScenarioInfo struct {
+	Name string
+	// Compares says in a sentence what is compared with what.
+	Compares string
+}
+
+var scenarios = []scenario{
+	{ScenarioInfo{"channel", "Channel.Request through a RouteMesh channel against nats.Conn.Request on a queue group; " +
+		"two members on each side, one subscription each."}, runChannel},
+	{ScenarioInfo{"send", "Channel.Send, acknowledged by a member's queue, against nats.Conn.Request on a queue group (result send); " +
+		"Channel.SendUnconfirmed against nats.Conn.Publish to one queue subscriber, flushed at the end of the slice (result send-unconfirmed)."}, runSend},
+	{ScenarioInfo{"store", "a record's compare-and-set through the Location Store against a published compare-and-set by hand (result store) " +
+		"and against jetstream.KeyValue.Update (result store-kv); values of the same size in buckets of the same make."}, runStore},
+	{ScenarioInfo{"mesh", "Channel.Request between two processes whose embedded servers form a cluster (one network hop) " +
+		"against the same request through one external server (two hops)."}, runMesh},
+	{ScenarioInfo{"idle", "what one idle node costs per second in a large mesh (column fabric) against a mesh of three nodes (column raw): " +
+		"messages at the server, processor time."}, runIdle},
+}
+
+// Scenarios lists the scenarios in the order in which Run runs them.
+func Scenarios() []ScenarioInfo {
+	var out []ScenarioInfo
+	for _, s := range scenarios {
+		out = append(out, s.ScenarioInfo)
+	}
+	return out
+}
+
+// The meshes of the scenarios. rawMesh has buckets, and no node.
+const (
+	benchMesh = "bench"
+	rawMesh   = "benchraw"
+	fewMesh   = "benchfew"
+)
+
+// members is the number of member processes.
+const members = 2
+
+// callerOf starts the server, the members and the caller.
+func callerOf(ctx context.Context, r *run) (*process, serverStarted, callerStarted, error) {
+	var c callerStarted
+	_, s, err := r.server(ctx, benchMesh, rawMesh)
+	if err != nil {
+		return nil, s, c, err
+	}
+	for i := range members {
+		start := memberStart{URL: s.URL, Mesh: benchMesh, RID: fmt.Sprintf("member-%d", i), Sink: i == 0}
+		if _, err := r.start(ctx, "member", start, nil); err != nil {
+			return nil, s, c, err
+		}
+	}
+	p, err := r.start(ctx, "caller", callerStart{URL: s.URL, Mesh: benchMesh, RID: "caller", Members: members, RawMesh: rawMesh}, &c)
+	return p, s, c, err
+}
+
+func runChannel(ctx context.Context, r *run) error {
+	p, s, c, err := callerOf(ctx, r)
+	if err != nil {
+		return err
+	}
+	r.setup("channel", s, fmt.Sprintf("%d member processes, one caller process, one connection per side: %s", members, c.Connection),
+		"fabric.Node, Channel.Request; channels.Spec with its defaults, weight 1; default leases",
+		"nats.Conn.Request; one queue subscription per member, answered in its callback; the fabric's connection options")
+	return r.slices(ctx, p, doRequest, against{"channel", rawSide})
+}
+
+func runSend(ctx context.Context, r *run) error {
+	p, s, c, err := callerOf(ctx, r)
+	if err != nil {
+		return err
+	}
+	common := fmt.Sprintf("one caller process, one connection per side: %s", c.Connection)
+	r.setup("send", s, fmt.Sprintf("%d member processes, %s", members, common),
+		"fabric.Node, Channel.Send; channels.Spec with its defaults, weight 1",
+		"nats.Conn.Request; one queue subscription per member, answered in its callback with as much as an acceptance notice has")
+	r.setup("send-unconfirmed", s, "one member process, "+common+"; throughput counts what the server has read, delivered what the member's handler got",
+		"fabric.Node, Channel.SendUnconfirmed; channels.Spec with its defaults: what its queue of 1,024 does not hold is refused",
+		"nats.Conn.Publish; one queue subscription with the client library's default limits")
+	if err := r.slices(ctx, p, doSend, against{"send", rawSide}); err != nil {
+		return err
+	}
+	return r.slices(ctx, p, doPublish, against{"send-unconfirmed", rawSide})
+}
+
+func runStore(ctx context.Context, r *run) error {
+	p, s, c, err := callerOf(ctx, r)
+	if err != nil {
+		return err
+	}
+	common := fmt.Sprintf("file storage, 1 replica, one key per caller, the payload stands inside a record of its final size, "+
+		"both sides write as many bytes; one caller process, one connection per side: %s", c.Connection)
+	fabric := "kvlocation.Store.Adopt of a Ready record: transition, JSON, one compare-and-set"
+	r.setup("store", s, common, fabric, "nats.Conn.RequestMsg with the expected revision and a fresh message ID, fixed value")
+	r.setup("store-kv", s, common, fabric, "jetstream.KeyValue.Update, fixed value")
+	return r.slices(ctx, p, doUpdate, against{"store", rawSide}, against{"store-kv", kvSide})
+}
+
+func runMesh(ctx context.Context, r *run) error {
+	_, s, err := r.server(ctx, benchMesh)
+	if err != nil {
+		return err
+	}
+	ports, err := freePorts(2)
+	if err != nil {
+		return err
+	}
+	peers := make([]*process, 2)
+	for i, name := range []string{"member", "caller"} {
+		peers[i], err = r.start(ctx, "peer", peerStart{
+			Dir: filepath.Join(r.dir, name), Name: name, Port: ports[i], Routes: []string{routeTo(ports[1-i])},
+			Mesh: benchMesh, OuterAt: s.URL,
+		}, nil)
+		if err != nil {
+			return err
+		}
+	}
+	member, caller := peers[0], peers[1]
+	for _, step := range []struct {
+		p  *process
+		op string
+	}{{member, "init"}, {member, "serve"}, {caller, "call"}} {
+		if err := r.wait(ctx, step.p, step.op, nil); err != nil {
+			return err
+		}
+	}
+	r.setup("mesh", s, "one member process, one caller process, Channel.Request of a fabric.Node, default leases",
+		"both processes embed a server with the product's defaults, which form a cluster; each node is on its own server, in memory",
+		"the same processes' second nodes, on the external server over loopback TCP")
+	if err := r.slices(ctx, caller, doRequest, against{"mesh", rawSide}); err != nil {
+		return err
+	}
+	for _, p := range []*process{caller, member} {
+		if err := r.wait(ctx, p, "leave", nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
