@@ -17,6 +17,7 @@ var rooms = []struct {
 	beside bool
 }{
 	{path: "cmd", level: 90},
+	{path: "internal/bench", level: 80, beside: true},
 	{path: "fabric", level: 70},
 	{path: "session", level: 60},
 	{path: "relocate", level: 50},
