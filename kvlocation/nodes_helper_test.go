@@ -18,6 +18,9 @@ func shortLease(rid string) LeaseConfig {
 	return LeaseConfig{RID: rid, TTL: 4 * time.Second, Renew: 300 * time.Millisecond, Margin: 700 * time.Millisecond}
 }
 
+// readyIn is the patience of tests.
+const readyIn = 30 * time.Second
+
 // mesh is a store of a test, to which every program has a path of its own.
 type mesh struct {
 	t   testing.TB
