@@ -99,6 +99,9 @@ type Connect struct {
 
 // withDefaults returns cfg with every unset field filled in.
 func (cfg Config) withDefaults() Config {
+	if cfg.LeaseTTL == 0 {
+		cfg.LeaseTTL = kvlocation.DefaultTTL
+	}
 	if cfg.StoreFailureGrace == 0 {
 		cfg.StoreFailureGrace = kvlocation.DefaultGrace
 	}
@@ -123,7 +126,7 @@ func (cfg Config) Validate() error {
 		errs = append(errs, wire.CheckName("Wave", cfg.Wave))
 	}
 	errs = append(errs,
-		cfg.lease().Validate(0),
+		cfg.lease().Validate(cfg.storeAttempt()),
 		checkRange("StoreFailureGrace", cfg.StoreFailureGrace, time.Second, 10*time.Minute),
 		checkRange("DefaultTimeout", cfg.DefaultTimeout, time.Millisecond, MaxTimeout),
 		checkRange("MaxWait", cfg.MaxWait, 0, time.Hour))
@@ -139,6 +142,12 @@ func (cfg Config) Validate() error {
 		seen[spec.Name] = true
 	}
 	return errors.Join(errs...)
+}
+
+// storeAttempt is how long one request to the store may take before it is sent again: 2 s, or less with a short lease,
+// so that one lost answer does not cost it.
+func (cfg Config) storeAttempt() time.Duration {
+	return min(kvlocation.DefaultAttemptTimeout, max(cfg.LeaseTTL/6, kvlocation.MinRenew))
 }
 
 // lease is the part of the configuration that concerns the owner lease.

@@ -76,7 +76,9 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if n.link, err = openLink(ctx, "fabric "+n.cfg.Mesh+"/"+n.cfg.RID, n.cfg.Conn, n.cfg.Connect); err != nil {
 		return err
 	}
-	n.store, err = kvlocation.Open(ctx, n.link.nc, kvlocation.Config{Mesh: n.cfg.Mesh, Domain: n.cfg.Domain, RID: n.cfg.RID, Logger: n.log})
+	n.store, err = kvlocation.Open(ctx, n.link.nc, kvlocation.Config{
+		Mesh: n.cfg.Mesh, Domain: n.cfg.Domain, RID: n.cfg.RID, AttemptTimeout: n.cfg.storeAttempt(), Logger: n.log,
+	})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,267 @@
+package fabric_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/channels"
+	"natsfabric/fabric"
+	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// awaitState waits until the node's state is want.
+func awaitState(t *testing.T, n *fabric.Node, want kvlocation.NodeState) {
+	t.Helper()
+	fabrictest.Eventually(t, 60*time.Second, fmt.Sprintf("node %s is %s", n.RID(), want), func() bool { return n.State() == want })
+}
+
+// TestReconnect: a node whose connection is cut is out of service until it has checked everything again, under the
+// same lifecycle; the epoch of its replies is a new one; and no other node is disturbed.
+func TestReconnect(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	p := s.Proxy(t)
+	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: p.URL()}, Channels: []channels.Spec{{Name: "echo", Handler: echo}}})
+	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: s.URL()}})
+	lifecycle, epoch := a.Lifecycle(), a.Metrics().Epoch
+	states := a.States(t.Context())
+
+	// The renewal that proves the lease after the reconnect is held back: until then the node must not serve.
+	p.Apply(fabrictest.RefuseReconnect, fabrictest.Cut)
+	awaitState(t, a, kvlocation.StatePreparing)
+	if _, err := a.Channel("echo").Request(t.Context(), nil); !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
+		t.Fatalf("a call while disconnected: %v", err)
+	}
+	renewal := p.Arm(fabrictest.Trigger{Subject: "$KV.FABRIC_m_NODES.lease.a", Times: -1, Action: fabrictest.Drop})
+	p.Heal()
+	<-renewal.Reached()
+	if got := a.State(); got != kvlocation.StatePreparing {
+		t.Fatalf("the node is %s before its lease was checked again", got)
+	}
+	_, err := b.Channel("echo").Request(timeout(t, 2*time.Second), nil)
+	if err == nil || !errors.Is(err, outcome.NotAccepted) {
+		t.Fatalf("a node that has not checked its lease took a request: %v", err)
+	}
+	renewal.Disarm()
+	awaitState(t, a, kvlocation.StateServing)
+	if a.Lifecycle() != lifecycle {
+		t.Errorf("lifecycle %d became %d by a reconnect", lifecycle, a.Lifecycle())
+	}
+	if got := a.Metrics().Epoch; got <= epoch {
+		t.Errorf("epoch %d after the reconnect, %d before", got, epoch)
+	}
+	if ch := <-states; ch.To != kvlocation.StatePreparing || ch.Reason != "connection lost" {
+		t.Errorf("first change: %+v", ch)
+	}
+	fabrictest.Eventually(t, 30*time.Second, "b reaches a again", func() bool {
+		reply, err := b.Channel("echo").Request(timeout(t, 2*time.Second), []byte("again"))
+		return err == nil && string(reply.Data) == "again"
+	})
+	if b.State() != kvlocation.StateServing {
+		t.Errorf("b is %s: a peer's lost connection must not touch it", b.State())
+	}
+}
+
+func timeout(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// TestLeaseLapse (FO-7c): a node that cannot reach the store stops admitting at its own deadline although its
+// connection and its callers' work; what runs then is cancelled; when the store is back it serves again under the same
+// lifecycle and a new lease generation.
+func TestLeaseLapse(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	p := s.Proxy(t)
+	began, cause := make(chan struct{}), make(chan error, 1)
+	wait := func(ctx context.Context, r *channels.Request) (channels.Reply, error) {
+		close(began)
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return channels.Reply{}, ctx.Err()
+	}
+	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: p.URL()},
+		LeaseTTL: 4 * time.Second, LeaseRenew: 400 * time.Millisecond, LeaseMargin: time.Second,
+		Channels: []channels.Spec{{Name: "echo", Handler: echo}, {Name: "wait", Handler: wait}}})
+	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: s.URL()}})
+	before, err := b.Store().LeaseOf(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan error, 1)
+	go func() {
+		_, err := b.Channel("wait").Request(timeout(t, 60*time.Second), nil)
+		result <- err
+	}()
+	<-began
+
+	store := p.Arm(fabrictest.Trigger{Subject: "$KV.>", Times: -1, Action: fabrictest.Drop})
+	awaitState(t, a, kvlocation.StatePreparing)
+	if err := <-cause; !errors.Is(err, kvlocation.ErrOwnershipLost) {
+		t.Errorf("the handler that ran at the lapse was cancelled with %v", err)
+	}
+	if err := <-result; !errors.Is(err, outcome.Accepted) {
+		t.Errorf("its caller heard %v, want an error that says Accepted", err)
+	}
+	_, err = b.Channel("echo").At("a").Request(timeout(t, 2*time.Second), nil)
+	if !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
+		t.Errorf("a node without a lease answered %v, want Unavailable and NotAccepted", err)
+	}
+	// The lease is gone on the store too before the store is back.
+	fabrictest.Eventually(t, 30*time.Second, "the lease has expired", func() bool {
+		st, err := b.Store().LeaseOf(t.Context(), "a")
+		return err == nil && !st.Live
+	})
+	store.Disarm()
+	awaitState(t, a, kvlocation.StateServing)
+	after, err := b.Store().LeaseOf(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Lifecycle != before.Lifecycle || after.Generation <= before.Generation {
+		t.Errorf("lease before %+v, after %+v: want the same lifecycle and a later generation", before, after)
+	}
+	fabrictest.Eventually(t, 30*time.Second, "a serves again", func() bool {
+		_, err := b.Channel("echo").At("a").Request(timeout(t, 2*time.Second), nil)
+		return err == nil
+	})
+}
+
+// TestTwoNodesOneRID: the second one waits and is refused by name when the first one renews; once the first one is
+// gone it gets the RID under a later lifecycle.
+func TestTwoNodesOneRID(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	cfg := fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}}
+	a := startNode(t, cfg)
+	_, err := fabric.Start(t.Context(), cfg)
+	if !errors.Is(err, kvlocation.ErrRIDInUse) || !strings.Contains(err.Error(), `"a"`) {
+		t.Fatalf("a second process with the RID: %v", err)
+	}
+	stopNode(t, a)
+	again := startNode(t, cfg)
+	if again.Lifecycle() <= a.Lifecycle() {
+		t.Errorf("lifecycle %d after %d", again.Lifecycle(), a.Lifecycle())
+	}
+}
+
+// TestConnectionClosed: a node whose connection was closed for good ends in StateError and says why.
+func TestConnectionClosed(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	nc := s.Connect(t, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1))
+	n, err := fabric.Start(t.Context(), fabric.Config{Mesh: "m", RID: "a", Conn: nc, LeaseTTL: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	select {
+	case <-n.Done():
+	case <-time.After(30 * time.Second):
+		t.Fatal("the node did not end")
+	}
+	if n.State() != kvlocation.StateError || !errors.Is(n.Err(), nats.ErrConnectionClosed) {
+		t.Errorf("state %s, %v", n.State(), n.Err())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := n.Shutdown(ctx); err == nil {
+		t.Error("Shutdown says nothing about the lease that it could not give back")
+	}
+	if err2 := n.Shutdown(ctx); err2 == nil {
+		t.Error("the second Shutdown has another result than the first")
+	}
+}
+
+// TestCheckConn: a connection that breaks the guarantees is refused with the option that mends it.
+func TestCheckConn(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	for want, opts := range map[string][]nats.Option{
+		"nats.ReconnectBufSize(-1)": nil,
+		"nats.NoEcho()":             {nats.ReconnectBufSize(-1), nats.NoEcho()},
+		"nats.NoReconnect()":        {nats.ReconnectBufSize(-1), nats.NoReconnect()},
+	} {
+		_, err := fabric.Start(t.Context(), fabric.Config{Mesh: "m", Conn: s.Connect(t, opts...)})
+		if !errors.Is(err, outcome.InvalidOperation) || !strings.Contains(err.Error(), want) {
+			t.Errorf("want an error that names %s, got: %v", want, err)
+		}
+	}
+}
+
+// TestShutdownFinishesAccepted: what a node has accepted is finished and answered while it shuts down; what comes after
+// is refused as not accepted.
+func TestShutdownFinishesAccepted(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	began, goOn := make(chan struct{}), make(chan struct{})
+	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}, Channels: []channels.Spec{{Name: "c",
+		Handler: func(context.Context, *channels.Request) (channels.Reply, error) {
+			close(began)
+			<-goOn
+			return channels.Reply{Data: []byte("done")}, nil
+		}}}})
+	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: s.URL()}})
+	type result struct {
+		data string
+		err  error
+	}
+	first := make(chan result, 1)
+	go func() {
+		r, err := b.Channel("c").Request(timeout(t, 60*time.Second), nil)
+		first <- result{string(r.Data), err}
+	}()
+	<-began
+	stopped := make(chan error, 1)
+	go func() { stopped <- a.Shutdown(timeout(t, 60*time.Second)) }()
+	awaitState(t, a, kvlocation.StateDraining)
+	fabrictest.Eventually(t, 30*time.Second, "a refuses what is new", func() bool {
+		_, err := b.Channel("c").Request(timeout(t, time.Second), nil)
+		return errors.Is(err, outcome.NotAccepted)
+	})
+	close(goOn)
+	if r := <-first; r.err != nil || r.data != "done" {
+		t.Errorf("the accepted request ended with %q, %v", r.data, r.err)
+	}
+	if err := <-stopped; err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+}
+
+// TestAdminNodes: any NATS client can ask the mesh for its nodes.
+func TestAdminNodes(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	startNode(t, fabric.Config{Mesh: "m", RID: "a", AppVersion: "1.2.3", Connect: fabric.Connect{URL: s.URL()}, Channels: []channels.Spec{{Name: "echo", Handler: echo}}})
+	nc := s.Connect(t)
+	m, err := nc.Request("fab.m.admin.nodes", nil, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"mesh":"m"`, `"answered_by":"a"`, `"alive":true`, `"app_version":"1.2.3"`, `"name":"echo"`} {
+		if !strings.Contains(string(m.Data), want) {
+			t.Errorf("the answer lacks %s: %s", want, m.Data)
+		}
+	}
+	m, err = nc.Request("fab.m.admin.nonsense", nil, 10*time.Second)
+	if err != nil || m.Header.Get("Nats-Service-Error-Code") != "404" || m.Header.Get("Fabric-Kind") != "NotFound" {
+		t.Errorf("an unknown verb: %v %v", m, err)
+	}
+}
