@@ -10,13 +10,15 @@ const module = "natsfabric"
 
 // rooms are the packages from top to bottom. A package imports only what stands below its own line; packages
 // within one room (cmd/fabricnode/...) may import each other. The numbers have gaps for rooms of later parts.
+// Commands and the conformance suite stand at the top: nothing imports them.
 var rooms = []struct {
 	path  string // the folder; packages below it belong to the room
 	level int
 	// beside: imported by commands and tests only, wherever these stand.
 	beside bool
 }{
-	{path: "cmd", level: 90},
+	{path: "conformance", level: top},
+	{path: "cmd", level: top},
 	{path: "internal/bench", level: 80, beside: true},
 	{path: "fabric", level: 70},
 	{path: "session", level: 60},
@@ -31,7 +33,11 @@ var rooms = []struct {
 	{path: "internal/embedded", level: 1, beside: true},
 	{path: "internal/accesslog", level: 0, beside: true},
 	{path: "internal/policy", level: 0, beside: true},
+	{path: "examples", level: 0, beside: true},
 }
+
+// top is the level of commands and the conformance suite.
+const top = 90
 
 // modules are the modules that may be used, where, and why so. "test" allows every test file.
 var modules = []struct {
@@ -51,7 +57,7 @@ var modules = []struct {
 	{"go.yaml.in/yaml", []string{"cmd"}, "the library reads no files"},
 	{"github.com/synadia-io/orbit.go/natscontext", []string{"fabric", "cmd"}, "what stands below fabric takes a connection"},
 	{"go.uber.org/goleak", []string{"test"}, "a test tool"},
-	{"github.com/anishathalye/porcupine", []string{"test"}, "a test tool"},
+	{"github.com/anishathalye/porcupine", []string{"conformance", "test"}, "a test tool"},
 	{"pgregory.net/rapid", []string{"test"}, "a test tool"},
 }
 
@@ -90,7 +96,7 @@ func wrongRoom(f goFile, target string) string {
 		return "package " + target + " has no place in the order of packages (internal/policy/imports.go)"
 	case from == to || f.test && rooms[to].beside:
 		return ""
-	case rooms[to].beside && !rooms[from].beside && rooms[from].path != "cmd":
+	case rooms[to].beside && !rooms[from].beside && rooms[from].level < top:
 		return target + " is for commands and tests only"
 	case rooms[from].level <= rooms[to].level:
 		return f.dir + " must not import " + target + ": imports go down only"
