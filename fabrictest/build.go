@@ -62,12 +62,8 @@ func build(pkg string, flags []string) (string, error) {
 		return "", err
 	}
 	dir, importPath, _ := strings.Cut(strings.TrimSpace(listed), "\n")
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = os.TempDir()
-	}
 	id := sha256.Sum256([]byte(strings.Join(append([]string{dir}, flags...), "\x00")))
-	cache = filepath.Join(cache, "fabrictest", fmt.Sprintf("%x", id[:8]))
+	cache := filepath.Join(cacheDir(), fmt.Sprintf("%x", id[:8]))
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
@@ -80,6 +76,15 @@ func build(pkg string, flags []string) (string, error) {
 	args := append([]string{"build", "-race=false", "-o", path}, flags...)
 	_, err = goCommand(append(args, pkg)...)
 	return path, err
+}
+
+// cacheDir is where programs are kept from one test run to the next.
+func cacheDir() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		dir = os.TempDir()
+	}
+	return filepath.Join(dir, "fabrictest")
 }
 
 func goCommand(args ...string) (string, error) {

@@ -2,7 +2,6 @@ package fabrictest
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +23,7 @@ func StartCluster(t testing.TB, n int, opts ...Option) *Cluster {
 	set := newSettings(opts)
 	c := &Cluster{}
 	for i := range n {
-		s := newServer(t, fmt.Sprintf("server-%d", i), set)
+		s := newServer(t, i, set)
 		s.spec.ClusterName = "fabrictest"
 		s.spec.ClusterPort = freePort(t)
 		c.servers = append(c.servers, s)

@@ -1,6 +1,8 @@
 package fabrictest
 
 import (
+	"time"
+
 	"github.com/nats-io/nats-server/v2/server"
 )
 
@@ -11,6 +13,7 @@ type settings struct {
 	asProcess     bool
 	durable       bool
 	proxiedRoutes bool
+	clocks        []time.Duration
 	config        string
 	options       []func(*server.Options)
 }

@@ -9,6 +9,10 @@ import (
 // frame more is let in, so that a large message passes at all.
 const maxWaiting = 1 << 20
 
+// maxAside bounds the messages that HoldAlone and its like keep apart in one
+// direction of a connection. The next one waits, and with it the direction.
+const maxAside = 4096
+
 // item is a frame that waits to be passed on.
 type item struct {
 	frame
@@ -84,10 +88,14 @@ func (q *queue) empty() bool {
 	return len(q.items) == 0
 }
 
-// setAside announces a frame that will be injected or given up.
+// setAside announces a frame that will be put back. It waits while too many are
+// kept apart.
 func (q *queue) setAside() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	for q.aside >= maxAside && !q.aborted {
+		q.changed.Wait()
+	}
 	q.aside++
 }
 

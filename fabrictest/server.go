@@ -29,6 +29,8 @@ type Server struct {
 	spec serverproc.Spec
 	set  settings
 
+	ahead time.Duration // of the machine's clock
+
 	mu      sync.Mutex
 	inner   *embedded.Server // running in this process
 	process *serverProcess   // running in its own
@@ -38,7 +40,7 @@ type Server struct {
 // temporary directory of the test, and stops it when the test ends.
 func StartServer(t testing.TB, opts ...Option) *Server {
 	t.Helper()
-	s := newServer(t, "server", newSettings(opts))
+	s := newServer(t, 0, newSettings(opts))
 	s.start(t)
 	return s
 }
@@ -51,16 +53,22 @@ func newSettings(opts []Option) settings {
 	return set
 }
 
-func newServer(t testing.TB, name string, set settings) *Server {
+// newServer prepares the i-th server.
+func newServer(t testing.TB, i int, set settings) *Server {
 	t.Helper()
-	if set.asProcess && len(set.options) > 0 {
+	switch {
+	case set.asProcess && len(set.options) > 0:
 		t.Fatalf("fabrictest: WithOptions does not work with AsProcess: use WithConfig")
+	case !set.asProcess && len(set.clocks) > 0:
+		t.Fatalf("fabrictest: WithClocks needs AsProcess")
 	}
+	name := fmt.Sprintf("server-%d", i)
 	port := freePort(t)
 	s := &Server{
-		name: name,
-		port: port,
-		set:  set,
+		name:  name,
+		port:  port,
+		set:   set,
+		ahead: set.clockAhead(i),
 		spec: serverproc.Spec{
 			Name:     name,
 			Port:     port,
@@ -84,7 +92,7 @@ func (s *Server) start(t testing.TB) {
 	defer cancel()
 	var err error
 	if s.set.asProcess {
-		s.process, err = startServerProcess(t, s.spec)
+		s.process, err = startServerProcess(t, s.spec, s.ahead)
 	} else {
 		s.inner, err = serverproc.Start(ctx, s.spec, s.set.options...)
 	}

@@ -25,14 +25,20 @@ type serverProcess struct {
 	asked    int
 }
 
-func startServerProcess(t testing.TB, spec serverproc.Spec) (*serverProcess, error) {
+func startServerProcess(t testing.TB, spec serverproc.Spec, ahead time.Duration) (*serverProcess, error) {
 	t.Helper()
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(BuildBinary(t, "natsfabric/fabrictest/internal/serverproc/nats-testserver"))
-	cmd.Env = append(os.Environ(), serverproc.SpecVariable+"="+string(text))
+	var flags []string
+	if ahead != 0 {
+		flags = clockFlags(t)
+	}
+	cmd := exec.Command(BuildBinary(t, "natsfabric/fabrictest/internal/serverproc/nats-testserver", flags...))
+	cmd.Env = append(os.Environ(),
+		serverproc.SpecVariable+"="+string(text),
+		fmt.Sprintf("%s=%d", clockVariable, ahead))
 	requests, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
