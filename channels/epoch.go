@@ -3,12 +3,16 @@ package channels
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"natsfabric/internal/wire"
 )
+
+// handOverTries bounds the wait, in milliseconds, for answers that the client library had read already.
+const handOverTries = 100
 
 // replyPendingBytes bounds what the client library holds of replies that were read and not yet handed over.
 const replyPendingBytes = 256 << 20
@@ -57,7 +61,13 @@ func (r *Router) closeEpochLocked() {
 	t := &r.waiters
 	t.mu.Lock()
 	old := t.epoch
-	t.epoch = nil
+	t.ending = true
+	t.mu.Unlock()
+	if old != nil {
+		old.handOver()
+	}
+	t.mu.Lock()
+	t.epoch, t.ending = nil, false
 	ended := t.sweepLocked(endDisconnected)
 	t.mu.Unlock()
 	if old == nil {
@@ -71,6 +81,16 @@ func (r *Router) closeEpochLocked() {
 		r.unsubscribe(r.retired.sub)
 	}
 	r.retired = old
+}
+
+// handOver lets the answers that had been read before the connection was lost reach their operations: they were first.
+func (e *epoch) handOver() {
+	for range handOverTries {
+		if pending, _, err := e.sub.Pending(); err != nil || pending == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func (r *Router) openEpochLocked() error {

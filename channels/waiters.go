@@ -57,6 +57,7 @@ type waiters struct {
 
 	mu     sync.Mutex
 	epoch  *epoch // nil while disconnected
+	ending bool   // the epoch takes no new attempts, while what has arrived for it is still handed over
 	closed bool
 	all    []*waiter
 	free   []*waiter
@@ -78,7 +79,7 @@ func (t *waiters) acquire(tick uint32, channel string, l *link, noticeEnds bool)
 	switch {
 	case t.closed:
 		return nil, nil, 0, refusedClosed
-	case t.epoch == nil:
+	case t.epoch == nil || t.ending:
 		return nil, nil, 0, refusedDown
 	}
 	var w *waiter
