@@ -62,10 +62,11 @@ func (fr *frameReader) next() (frame, error) {
 		return frame{raw: line, msg: msg}, nil
 	}
 
-	raw := make([]byte, len(line)+size+2)
-	copy(raw, line)
-	n, err := io.ReadFull(fr.r, raw[len(line):])
-	raw = raw[:len(line)+n]
+	// The room grows with what comes in, not with what is announced.
+	buf := bytes.NewBuffer(make([]byte, 0, len(line)+min(size, chunk)+2+bytes.MinRead))
+	buf.Write(line)
+	_, err = io.CopyN(buf, fr.r, int64(size)+2)
+	raw := buf.Bytes()
 	if err != nil {
 		return frame{raw: raw}, io.ErrUnexpectedEOF
 	}
