@@ -80,16 +80,14 @@ func parseStored(b []byte) (uint64, bool) {
 	if i < 0 {
 		return 0, false
 	}
+	digits := bytes.TrimLeft(b[i+len(mid):], " ")
 	var n uint64
-	for _, ch := range b[i+len(mid):] {
-		switch {
-		case ch >= '0' && ch <= '9' && n < 1<<59:
-			n = n*10 + uint64(ch-'0')
-			continue
-		case ch == ' ' && n == 0:
-			continue
+	for len(digits) > 0 && digits[0] >= '0' && digits[0] <= '9' {
+		if n >= 1<<59 {
+			return 0, false // left to the JSON decoder
 		}
-		break
+		n = n*10 + uint64(digits[0]-'0')
+		digits = digits[1:]
 	}
 	return n, n > 0
 }
