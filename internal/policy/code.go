@@ -6,7 +6,6 @@ import (
 	"go/ast"
 	"go/format"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -137,10 +136,10 @@ func fileLength(t *tree) []finding {
 }
 
 // promises are words that promise something for later. They are put together here, so that this file holds none.
-var promises = regexp.MustCompile(strings.Join([]string{
+var promises = []string{
 	"TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK",
-	"not " + "implemented", "un" + "implemented", `place` + `holder(?:[^:]|$)`, "for " + "now", `\bst` + `ubs?\b`,
-}, "|"))
+	"not " + "implemented", "un" + "implemented", "place" + "holder", "for " + "now", "st" + "ub",
+}
 
 // words wants no promises for later in code, scripts or documentation.
 func words(t *tree) []finding {
@@ -150,11 +149,11 @@ func words(t *tree) []finding {
 	})
 }
 
-// elsewhere matches the folders of a build machine and the hosts of package registries, neither of which means
-// anything to a reader of the repository.
-var elsewhere = regexp.MustCompile(strings.Join([]string{
-	"/wo" + "rk/", "/ro" + "ot/", `proxy\.go` + `lang\.org`, `sum\.go` + `lang\.org`, `registry\.npm` + `js\.org`,
-}, "|"))
+// elsewhere are the folders of a build machine and the hosts of package registries, neither of which means anything
+// to a reader of the repository.
+var elsewhere = []string{
+	"/wo" + "rk/", "/ro" + "ot/", "proxy.go" + "lang.org", "sum.go" + "lang.org", "registry.npm" + "js.org",
+}
 
 // machines wants no path of one machine and no registry's host in the tree, apart from what checksums need.
 func machines(t *tree) []finding {
@@ -163,16 +162,41 @@ func machines(t *tree) []finding {
 	})
 }
 
-// grep returns a finding for each match of re in the files for which keep is true.
-func grep(t *tree, re *regexp.Regexp, format string, keep func(string) bool) []finding {
+// grep returns a finding for each of the words in the files for which keep is true.
+func grep(t *tree, words []string, format string, keep func(string) bool) []finding {
 	var out []finding
 	for _, p := range t.files(keep) {
 		text := t.text[p]
-		for _, loc := range re.FindAllStringIndex(text, -1) {
-			out = append(out, finding{p, lineOf(text, loc[0]), fmt.Sprintf(format, text[loc[0]:loc[1]])})
+		for _, w := range words {
+			for from := 0; ; {
+				i := strings.Index(text[from:], w)
+				if i < 0 {
+					break
+				}
+				at := from + i
+				from = at + len(w)
+				if wholeWord(text, at, from) {
+					out = append(out, finding{p, lineOf(text, at), fmt.Sprintf(format, w)})
+				}
+			}
 		}
 	}
-	return out
+	return sorted(out)
+}
+
+// wholeWord reports whether text[from:to] is no part of a longer word, a plural apart, and not the key of a struct
+// tag, which other packages name.
+func wholeWord(text string, from, to int) bool {
+	letter := func(i int) bool {
+		return i >= 0 && i < len(text) && (text[i]|0x20 >= 'a' && text[i]|0x20 <= 'z')
+	}
+	if strings.HasPrefix(text[to:], ":\"") {
+		return false
+	}
+	if to < len(text) && text[to] == 's' {
+		to++
+	}
+	return !(letter(from) && letter(from-1)) && !(letter(to-1) && letter(to))
 }
 
 // sleeps wants no time.Sleep in tests: they wait for signals and conditions, with a deadline.
