@@ -64,7 +64,7 @@ func (r *memberRole) start(ctx context.Context, a memberStart) (err error) {
 		}},
 	}
 	if a.Sink {
-		specs = append(specs, channels.Spec{Name: sinkChannel, Handler: func(context.Context, *channels.Request) (channels.Reply, error) {
+		specs = append(specs, channels.Spec{Name: sinkChannel, Queue: nats.DefaultSubPendingMsgsLimit, QueueBytes: nats.DefaultSubPendingBytesLimit, Handler: func(context.Context, *channels.Request) (channels.Reply, error) {
 			r.fabricCount.Add(1)
 			return channels.Reply{}, nil
 		}})

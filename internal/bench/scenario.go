@@ -89,8 +89,8 @@ func runSend(ctx context.Context, r *run) error {
 		"fabric.Node, Channel.Send; channels.Spec with its defaults, weight 1",
 		"nats.Conn.Request; one queue subscription per member, answered in its callback with as much as an acceptance notice has")
 	r.setup("send-unconfirmed", s, "one member process, "+common+"; throughput counts what the server has read, delivered what the member's handler got",
-		"fabric.Node, Channel.SendUnconfirmed; channels.Spec with its defaults: what its queue of 1,024 does not hold is refused",
-		"nats.Conn.Publish; one queue subscription with the client library's default limits")
+		"fabric.Node, Channel.SendUnconfirmed; channels.Spec with a queue as large as the raw subscription's, so that both sides deliver all they can",
+		"nats.Conn.Publish; one queue subscription with the client library's default limits (500,000 messages, 64 MiB)")
 	if err := r.slices(ctx, p, doSend, against{"send", rawSide}); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func runMesh(ctx context.Context, r *run) error {
 		}
 	}
 	r.setup("mesh", s, "one member process, one caller process, Channel.Request of a fabric.Node, default leases",
-		"both processes embed a server with the product's defaults, which form a cluster; each node is on its own server, in memory",
+		"both processes embed a server with the product's defaults, which form a cluster; each node is on its own server, in memory; allocations are those of caller and server together",
 		"the same processes' second nodes, on the external server over loopback TCP")
 	if err := r.slices(ctx, caller, doRequest, against{"mesh", rawSide}); err != nil {
 		return err
