@@ -86,8 +86,9 @@ type Config struct {
 	// CallMiddleware wraps every operation, the first one outermost.
 	CallMiddleware []CallMiddleware
 
-	// ReplaceConnection is called when the connection must be replaced, because after a freeze of this process the
-	// server did not answer a PING within 5 s. It must not block. Optional.
+	// ReplaceConnection is called when the connection must be replaced: after a freeze of this process the server
+	// did not answer a PING within 5 s, or a subscription was draining while the connection was replaced, so that
+	// the server may still know it. It must not block. Optional.
 	ReplaceConnection func(reason string)
 	// OnSlowConsumer is called when a subscription of this router dropped messages in the client library. It must
 	// not block. Optional.

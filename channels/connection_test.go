@@ -201,14 +201,14 @@ func oneTerminalResult(t *testing.T) {
 		if m.Waiting != 0 {
 			t.Errorf("%d attempts wait after all have ended", m.Waiting)
 		}
-		// Each answer of a member is either somebody's result or late.
+		// Each answer of the member is somebody's result or counted as late.
 		fabrictest.Eventually(t, patience, "every late reply is counted", func() bool {
-			m := caller.Metrics()
+			m, st := caller.Metrics(), s.Stats()
 			answers := m.Calls["c"].Succeeded + m.LateReplies
-			for _, acc := range m.Calls["c"].Failed {
-				answers += acc[outcome.Accepted]
+			for _, by := range m.Calls["c"].Failed {
+				answers += by[outcome.Accepted]
 			}
-			return answers == s.Stats().Replied+s.Stats().ErrorReplies+late(m)
+			return answers == st.Replied+st.ErrorReplies
 		})
 	})
 	t.Run("shutdown", func(t *testing.T) {
@@ -246,6 +246,3 @@ func oneTerminalResult(t *testing.T) {
 		}
 	})
 }
-
-// late is the number of refusals that came to nobody: past the deadline when they arrived at the member.
-func late(channels.Snapshot) uint64 { return 0 }

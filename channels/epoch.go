@@ -31,6 +31,7 @@ func (r *Router) Disconnected() {
 	r.epochMu.Lock()
 	defer r.epochMu.Unlock()
 	r.closeEpochLocked()
+	r.intakes.abandonLeaving()
 }
 
 // Reconnected tells the router that the connection is back. It begins a new epoch: a new reply prefix, and no peer

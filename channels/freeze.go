@@ -155,10 +155,8 @@ func (r *Router) thaw() {
 		if r.ctx.Err() != nil {
 			return
 		}
-		if errors.Is(err, context.DeadlineExceeded) && r.nc.IsConnected() && r.cfg.ReplaceConnection != nil {
-			r.counters.replacements.Add(1)
-			r.log.Warn("after a freeze the server answered no PING: the connection is to be replaced", zap.Error(err))
-			r.cfg.ReplaceConnection("after a freeze of this process the server answered no PING within " + thawPing.String())
+		if errors.Is(err, context.DeadlineExceeded) && r.nc.IsConnected() {
+			r.replaceConnection("after a freeze of this process the server answered no PING within " + thawPing.String())
 		}
 		select { // a connection that was lost or replaced comes back as a new epoch
 		case <-began:
@@ -166,6 +164,16 @@ func (r *Router) thaw() {
 		case <-r.ctx.Done():
 		}
 	}
+}
+
+// replaceConnection asks for a new connection, where somebody is there to ask.
+func (r *Router) replaceConnection(reason string) {
+	if r.cfg.ReplaceConnection == nil {
+		return
+	}
+	r.counters.replacements.Add(1)
+	r.log.Warn("the connection is to be replaced", zap.String("reason", reason))
+	r.cfg.ReplaceConnection(reason)
 }
 
 // epochBeginning returns a channel that is closed when the next epoch begins.

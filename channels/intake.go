@@ -1,6 +1,8 @@
 package channels
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,7 +35,39 @@ type intake struct {
 	// mark says up to which message the freeze of that generation reaches.
 	mark atomic.Pointer[thawMark]
 
+	// left is one more than the number of reconnects at the moment at which the intake began to leave; 0 before.
+	left atomic.Uint64
+
 	closed chan struct{} // closed when the subscription has handled its last message
+}
+
+// leave drains the subscription: the server sends it no more, and what it was given is handled. nats.go's Drain relies
+// on one connection: when the connection is replaced before the draining has ended, the subscription is announced to
+// the new server and then forgotten here, and what that server sends to it vanishes. So a subscription that leaves
+// without a connection is given up at once: what it holds cannot be answered any more.
+func (in *intake) leave() error {
+	nc := in.r.nc
+	if !nc.IsConnected() {
+		return in.sub.Unsubscribe()
+	}
+	in.left.Store(nc.Stats().Reconnects + 1)
+	return in.sub.Drain()
+}
+
+// abandon gives up an intake whose connection was lost while it left.
+func (in *intake) abandon() {
+	if in.left.Swap(0) != 0 {
+		in.r.unsubscribe(in.sub)
+	}
+}
+
+// ended is called when the subscription has handled its last message.
+func (in *intake) ended() {
+	in.r.intakes.remove(in)
+	close(in.closed)
+	if left := in.left.Load(); left != 0 && left != in.r.nc.Stats().Reconnects+1 && !in.r.nc.IsClosed() {
+		in.r.replaceConnection("a subscription was draining while the connection was replaced")
+	}
 }
 
 type thawMark struct{ gap, upTo uint64 }
@@ -56,10 +90,7 @@ func (r *Router) subscribe(subject, group string, srv *Server) (*intake, error) 
 	if err != nil {
 		return nil, err
 	}
-	in.sub.SetClosedHandler(func(string) {
-		r.intakes.remove(in)
-		close(in.closed)
-	})
+	in.sub.SetClosedHandler(func(string) { in.ended() })
 	if err := in.sub.SetPendingLimits(intakePending, intakePendingBytes); err != nil {
 		return nil, err
 	}
@@ -76,6 +107,16 @@ func (s *intakes) remove(in *intake) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.all, in)
+}
+
+// abandonLeaving gives up every intake that was leaving on a connection that is lost now.
+func (s *intakes) abandonLeaving() {
+	s.mu.Lock()
+	all := slices.Collect(maps.Keys(s.all))
+	s.mu.Unlock()
+	for _, in := range all {
+		in.abandon()
+	}
 }
 
 func (s *intakes) has(sub *nats.Subscription) bool {

@@ -158,7 +158,7 @@ func (s *Server) resizeLocked() error {
 		in := s.open[last]
 		s.open = s.open[:last]
 		s.leaving = append(s.leaving, in)
-		if err := in.sub.Drain(); err != nil && !errors.Is(err, nats.ErrBadSubscription) {
+		if err := in.leave(); err != nil && !errors.Is(err, nats.ErrBadSubscription) {
 			errs = append(errs, err)
 		}
 	}
