@@ -20,7 +20,7 @@ import (
 type root struct {
 	Config    kong.ConfigFlag `placeholder:"FILE" help:"YAML file whose keys are flag names. Flags and environment win over it."`
 	JSON      bool            `name:"json" help:"Write JSON to standard output, failures included."`
-	LogLevel  string          `enum:"debug,info,warn,error" default:"info" help:"Least level of what is logged: ${enum}."`
+	LogLevel  string          `enum:",debug,info,warn,error" default:"" placeholder:"LEVEL" help:"Least level of what is logged: debug, info, warn or error. Default info for run, warn for other commands."`
 	LogFormat string          `enum:"console,json" default:"console" help:"Form of the log on standard error: ${enum}."`
 
 	Run      runCmd      `cmd:"" help:"Run a node that serves the reference channels echo and work."`
@@ -92,6 +92,12 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	ctx, err := parser.Parse(args)
 	if err != nil {
 		return fail(stdout, stderr, asksJSON(args), withCode(ExitUsage, fmt.Errorf("%w (fabricnode --help explains)", err)))
+	}
+	if r.LogLevel == "" {
+		r.LogLevel = "warn"
+		if ctx.Command() == "run" {
+			r.LogLevel = "info"
+		}
 	}
 	log, err := newLogger(stderr, r.LogLevel, r.LogFormat)
 	if err != nil {

@@ -3,6 +3,7 @@ package cli
 import (
 	"io"
 	"log/slog"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -26,17 +27,29 @@ func newLogger(w io.Writer, level, format string) (*zap.Logger, error) {
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), min)), nil
 }
 
-// serverLog passes on what the embedded server logs. Its notices are of no interest in ordinary operation.
-func serverLog(log *zap.Logger) func(slog.Level, string) {
-	log = log.Named("nats-server")
-	return func(level slog.Level, line string) {
-		switch {
-		case level >= slog.LevelError:
-			log.Error(line)
-		case level >= slog.LevelWarn:
-			log.Warn(line)
-		default:
-			log.Debug(line)
-		}
+// serverLog passes on what the embedded server logs. Its notices are of no interest in ordinary operation, and while
+// its cluster forms neither are its complaints about servers that are not there yet.
+type serverLog struct {
+	to    *zap.Logger
+	quiet atomic.Bool
+}
+
+func newServerLog(log *zap.Logger) *serverLog {
+	s := &serverLog{to: log.Named("nats-server")}
+	s.quiet.Store(true)
+	return s
+}
+
+// formed ends the quiet time of the start.
+func (s *serverLog) formed() { s.quiet.Store(false) }
+
+func (s *serverLog) line(level slog.Level, line string) {
+	switch {
+	case s.quiet.Load() || level < slog.LevelWarn:
+		s.to.Debug(line)
+	case level < slog.LevelError:
+		s.to.Warn(line)
+	default:
+		s.to.Error(line)
 	}
 }

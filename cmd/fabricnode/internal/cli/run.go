@@ -101,25 +101,41 @@ func (c *runCmd) Run(a *app) error {
 	}
 	defer pages.Close()
 
-	if c.Embedded {
-		srv, err := c.startServer(ctx, a.log)
-		if err != nil {
-			return err
-		}
-		defer srv.Shutdown()
-		cfg.Connect.URL = srv.URL()
-		cfg.Connect.Options = append(cfg.Connect.Options, srv.InProcess())
-		if err := c.initEmbedded(ctx, srv, cfg.Connect, a.log); err != nil {
-			return err
-		}
-	}
-
-	node, err := fabric.Start(ctx, cfg)
+	node, stop, err := c.start(ctx, cfg, a.log)
+	defer stop()
 	if err != nil {
-		return startError(err)
+		return err
 	}
 	pages.Observe(node)
 	return errors.Join(c.serve(a, node, pages), c.shutdown(a, node))
+}
+
+// start starts the embedded server, if one is wanted, and the node. stop ends the server; it is never nil.
+func (c *runCmd) start(ctx context.Context, cfg fabric.Config, log *zap.Logger) (node *fabric.Node, stop func(), err error) {
+	stop = func() {}
+	if !c.Embedded {
+		node, err = fabric.Start(ctx, cfg)
+		return node, stop, startError(err)
+	}
+	forming, cancel := context.WithTimeout(ctx, c.StartTimeout)
+	defer cancel()
+	serverLog := newServerLog(log)
+	srv, err := c.startServer(forming, serverLog)
+	if err != nil {
+		return nil, stop, err
+	}
+	stop = srv.Shutdown
+	cfg.Connect.URL = srv.URL()
+	cfg.Connect.Options = append(cfg.Connect.Options, srv.InProcess())
+	if err := c.initEmbedded(forming, srv, cfg.Connect, log); err != nil {
+		return nil, stop, err
+	}
+	err = c.forming(forming, log, func() (err error) {
+		node, err = fabric.Start(ctx, cfg)
+		return err
+	})
+	serverLog.formed()
+	return node, stop, startError(err)
 }
 
 // serve says that the node serves, and returns when it is told to stop or has ended by itself.

@@ -64,12 +64,12 @@ func hostPort(flag, addr string) (string, int, error) {
 	return host, int(port), nil
 }
 
-func (c *runCmd) startServer(ctx context.Context, log *zap.Logger) (*embedded.Server, error) {
+func (c *runCmd) startServer(ctx context.Context, log *serverLog) (*embedded.Server, error) {
 	host, port, err := hostPort("--listen", c.Listen)
 	if err != nil {
 		return nil, err
 	}
-	cfg := embedded.Config{ServerName: "fabricnode", Host: host, Port: port, StoreDir: c.Data, Log: serverLog(log)}
+	cfg := embedded.Config{ServerName: "fabricnode", Host: host, Port: port, StoreDir: c.Data, Log: log.line}
 	if c.clustered() {
 		cfg.ServerName, cfg.ClusterName, cfg.Routes = c.RID, "fabric-"+c.Mesh, c.Routes
 		if cfg.ClusterHost, cfg.ClusterPort, err = hostPort("--cluster-listen", c.ClusterListen); err != nil {
@@ -77,7 +77,7 @@ func (c *runCmd) startServer(ctx context.Context, log *zap.Logger) (*embedded.Se
 		}
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		log.Warn("the embedded server takes clients from other machines without credentials", zap.String("listen", c.Listen))
+		log.to.Warn("the embedded server takes clients from other machines without credentials", zap.String("listen", c.Listen))
 	}
 	srv, err := embedded.Start(ctx, cfg)
 	return srv, withCode(embeddedCode(err), err)
@@ -91,14 +91,15 @@ func embeddedCode(err error) int {
 	return ExitNATS
 }
 
-// initPause is the time between two attempts to make the streams while the cluster forms.
-const initPause = 250 * time.Millisecond
+// Forming a cluster is a matter of attempts: a request that a server gets before there is a leader is not answered.
+const (
+	formPause   = 250 * time.Millisecond
+	formAttempt = 1500 * time.Millisecond
+)
 
 // initEmbedded makes the mesh's streams on the embedded server. In a cluster it goes on trying while the other servers
 // come up.
 func (c *runCmd) initEmbedded(ctx context.Context, srv *embedded.Server, connect fabric.Connect, log *zap.Logger) error {
-	ctx, cancel := context.WithTimeout(ctx, c.StartTimeout)
-	defer cancel()
 	if c.clustered() {
 		log.Info("waiting for the other servers of the cluster", zap.Strings("routes", c.Routes))
 		if err := srv.WaitJetStream(ctx); err != nil {
@@ -114,23 +115,37 @@ func (c *runCmd) initEmbedded(ctx context.Context, srv *embedded.Server, connect
 	if err != nil {
 		return err
 	}
+	var report kvlocation.Report
+	err = c.forming(ctx, log, func() (err error) {
+		attempt := ctx
+		if c.clustered() {
+			var cancel context.CancelFunc
+			attempt, cancel = context.WithTimeout(ctx, formAttempt)
+			defer cancel()
+		}
+		report, err = kvlocation.Init(attempt, nc, setup)
+		return err
+	})
+	for _, b := range report.Buckets {
+		for _, d := range b.Drift {
+			log.Warn("stream is not as it should be", zap.String("bucket", b.Bucket), zap.Stringer("drift", d))
+		}
+	}
+	return withCode(ExitNATS, err)
+}
+
+// forming calls f; in a cluster again and again, until it succeeds or ctx ends, while the other servers come up.
+func (c *runCmd) forming(ctx context.Context, log *zap.Logger, f func() error) error {
 	for {
-		report, err := kvlocation.Init(ctx, nc, setup)
-		if err == nil {
-			for _, b := range report.Buckets {
-				for _, d := range b.Drift {
-					log.Warn("stream is not as it should be", zap.String("bucket", b.Bucket), zap.Stringer("drift", d))
-				}
-			}
-			return nil
+		err := f()
+		if err == nil || !c.clustered() || errors.Is(err, kvlocation.ErrRIDInUse) {
+			return err
 		}
-		if !c.clustered() || ctx.Err() != nil {
-			return withCode(ExitNATS, err)
-		}
+		log.Debug("the cluster is still forming", zap.Error(err))
 		select {
 		case <-ctx.Done():
-			return withCode(ExitNATS, err)
-		case <-time.After(initPause):
+			return err
+		case <-time.After(formPause):
 		}
 	}
 }

@@ -103,14 +103,17 @@ func member(rid string, led *ledger) channels.Handler {
 	}
 }
 
+// ErrAlone is returned by RunNode in a process that the demo did not start.
+var ErrAlone = errors.New("demo-node is started by fabricnode demo only")
+
 // parentPipe is the file descriptor from which a node learns that the demo has died.
 const parentPipe = 3
 
 // dieWithParent calls stop, and soon ends the process, when the demo's process has closed its end of the pipe.
 func dieWithParent(stop func()) error {
 	pipe := os.NewFile(parentPipe, "parent")
-	if _, err := pipe.Stat(); err != nil {
-		return errors.New("demo-node is started by fabricnode demo only")
+	if info, err := pipe.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+		return ErrAlone
 	}
 	go func() {
 		_, _ = pipe.Read(make([]byte, 1)) // nothing is ever written

@@ -180,7 +180,7 @@ func (s *stage) startNodes(ctx context.Context) error {
 	errs := make(chan error, len(nodes))
 	for _, rid := range nodes {
 		go func() {
-			p, err := startProcess(ctx, rid, s.dir, "demo-node", "--mesh", Mesh, "--rid", rid, "--server", s.server.URL(), "--dir", s.dir)
+			p, err := startProcess(ctx, rid, s.dir, "demo-node", "--log-level", "info", "--mesh", Mesh, "--rid", rid, "--server", s.server.URL(), "--dir", s.dir)
 			if err == nil {
 				s.mu.Lock()
 				s.procs[rid] = p

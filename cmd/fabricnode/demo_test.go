@@ -1,0 +1,166 @@
+package main_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"natsfabric/examples/data"
+	"natsfabric/fabrictest"
+)
+
+// demoResult is what a reader of the demo's last line relies on.
+type demoResult struct {
+	OK         bool `json:"ok"`
+	Lines      int  `json:"lines"`
+	Replied    int  `json:"replied"`
+	Reselected *int `json:"reselected"`
+	Failed     int  `json:"failed"`
+	Unknown    int  `json:"unknown"`
+	Doubled    *int `json:"doubled"`
+	Malformed  int  `json:"malformed"`
+	Nodes      map[string]struct {
+		Replied, Ran int
+		Fate         string
+	} `json:"nodes"`
+	Status map[string]int `json:"status"`
+	Proof  []struct {
+		Claim string
+		Holds bool
+	} `json:"proof"`
+}
+
+// shortLog is the beginning of the real log and its malformed line.
+func shortLog(lines int) string {
+	all := bytes.SplitAfter(data.AccessLog, []byte("\n"))
+	return string(bytes.Join(append(all[:lines-1:lines-1], all[8898]), nil))
+}
+
+func TestDemo(t *testing.T) {
+	const lines = 600
+	r := run(t, program(t), shortLog(lines), "demo", "--json", "--input", "-")
+	if r.code != 0 {
+		t.Fatalf("exit code %d; it wrote:\n%s", r.code, r.stderr)
+	}
+	out := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	var got demoResult
+	if err := json.Unmarshal([]byte(out[len(out)-1]), &got); err != nil {
+		t.Fatalf("the last line is no JSON object: %v:\n%s", err, out[len(out)-1])
+	}
+	if !got.OK || got.Lines != lines || got.Replied+got.Failed+got.Unknown != lines || got.Malformed != 1 {
+		t.Errorf("got %+v", got)
+	}
+	if got.Doubled == nil || *got.Doubled != 0 || got.Reselected == nil {
+		t.Errorf("doubled and reselected must be there, doubled must be 0: %s", out[len(out)-1])
+	}
+	sum, status := 0, 0
+	for _, n := range []string{"n1", "n2", "n3"} {
+		if got.Nodes[n].Replied == 0 || got.Nodes[n].Ran < got.Nodes[n].Replied {
+			t.Errorf("node %s: %+v", n, got.Nodes[n])
+		}
+		sum += got.Nodes[n].Replied
+	}
+	for _, n := range got.Status {
+		status += n
+	}
+	if sum != got.Replied || len(got.Nodes) != 3 || status != got.Replied-got.Malformed {
+		t.Errorf("the parts do not add up: by node %d, by status %d: %+v", sum, status, got)
+	}
+	for _, p := range got.Proof {
+		if !p.Holds {
+			t.Errorf("does not hold: %s", p.Claim)
+		}
+	}
+	for _, say := range []string{"leases are short", "froze n2", "killed n3", "thawed n2", "n2 serves again"} {
+		if !strings.Contains(r.stderr, say) {
+			t.Errorf("it did not say %q; it wrote:\n%s", say, r.stderr)
+		}
+	}
+	noTrace(t, demoDir(t, r.stderr), true)
+}
+
+// A demo that is interrupted leaves neither processes nor files, whatever state its nodes are in.
+func TestDemoInterrupted(t *testing.T) {
+	bin := program(t)
+	for _, c := range []struct {
+		name  string
+		when  string // what the demo has said
+		end   func(*testing.T, *fabrictest.Process)
+		code  int // -1: killed
+		files bool
+	}{
+		{"while it starts", "NATS server at", interrupt, 130, false},
+		{"with a frozen node", "froze n2", interrupt, 130, false},
+		{"twice", "froze n2", func(t *testing.T, p *fabrictest.Process) { interrupt(t, p); interrupt(t, p) }, 130, true},
+		{"killed", "froze n2", func(_ *testing.T, p *fabrictest.Process) { p.Kill() }, -1, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			input := filepath.Join(t.TempDir(), "access.log")
+			if err := os.WriteFile(input, []byte(shortLog(100)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			p := fabrictest.StartProcess(t, command(bin, "demo", "--json", "--input", input))
+			p.WaitOutput(t, c.when)
+			c.end(t, p)
+			if code := p.Wait(t).ExitCode(); code != c.code {
+				t.Errorf("exit code %d, want %d", code, c.code)
+			}
+			dir := demoDir(t, p.Output())
+			noTrace(t, dir, !c.files)
+			if c.files {
+				os.RemoveAll(dir) // nobody promises to remove it then
+			}
+		})
+	}
+}
+
+func interrupt(t *testing.T, p *fabrictest.Process) { p.Signal(t, os.Interrupt) }
+
+func demoDir(t *testing.T, output string) string {
+	t.Helper()
+	m := regexp.MustCompile(`data in (\S+) `).FindStringSubmatch(output)
+	if m == nil {
+		t.Fatalf("it does not say where its data is:\n%s", output)
+	}
+	return m[1]
+}
+
+// noTrace fails the test while a node of the demo with this directory lives, or, if files is set, while it is there.
+func noTrace(t *testing.T, dir string, files bool) {
+	t.Helper()
+	fabrictest.Eventually(t, soon, "no node of the demo lives", func() bool {
+		return len(processesOf(t, dir)) == 0
+	})
+	if _, err := os.Stat(dir); files && err == nil {
+		t.Errorf("%s is still there", dir)
+	}
+}
+
+// processesOf returns the processes that have dir among their arguments.
+func processesOf(t *testing.T, dir string) (pids []string) {
+	t.Helper()
+	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("there is no /proc to look into: %v", err)
+	}
+	for _, name := range names {
+		args, err := os.ReadFile(name)
+		if err == nil && bytes.Contains(args, []byte(dir+"\x00")) {
+			pids = append(pids, filepath.Base(filepath.Dir(name)))
+		}
+	}
+	return pids
+}
+
+// The demo's nodes are for the demo only: without its pipe they say so.
+func TestDemoNodeAlone(t *testing.T) {
+	r := run(t, program(t), "", "demo-node", "--mesh", "demo", "--rid", "n1", "--server", "nats://127.0.0.1:1", "--dir", t.TempDir())
+	if want := "started by fabricnode demo only"; r.code == 0 || !strings.Contains(r.stderr, want) {
+		t.Errorf("exit code %d, want another than 0; it wrote %q, want %q", r.code, r.stderr, want)
+	}
+}
