@@ -1,0 +1,98 @@
+package conformance
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"natsfabric/conformance/internal/bed"
+	"natsfabric/conformance/internal/history"
+	"natsfabric/fabrictest"
+	"natsfabric/outcome"
+)
+
+// TestConformance has one sub-test per rule, named by its ID.
+func TestConformance(t *testing.T) {
+	for _, rule := range []struct {
+		id   string
+		test func(*testing.T)
+	}{
+		{"FO-2.1", anotherTargetWhileNobodyAccepted},
+		{"FO-2.2", namedIdentityIsKept},
+		{"FO-2.3", acceptedIsNeverRunElsewhere},
+		{"FO-2.4", unknownIsNeverSubmittedElsewhere},
+		{"FO-2.5", oneTerminalResult},
+		{"FO-3.1a", candidates},
+		{"FO-3.1b", reselectionUntilAcceptance},
+		{"FO-3.1c", nodeDirect},
+	} {
+		t.Run(rule.id, func(t *testing.T) {
+			t.Parallel()
+			rule.test(t)
+		})
+	}
+}
+
+// always are the promises that no test may break, whatever it does.
+var always = []history.Validator{
+	history.AtMostOnce, history.NoLoss, history.OneTerminal, history.Monotonic, history.Identity, history.NoAdvice,
+}
+
+// judge collects the evidence of a caller and fails the test for every broken promise. It waits for the caller's
+// operations.
+func judge(t *testing.T, b *bed.Bed, callers ...*bed.Caller) *history.Evidence {
+	t.Helper()
+	var ops []history.Op
+	for _, c := range callers {
+		c.Wait()
+		ops = append(ops, c.Ops()...)
+	}
+	b.Settle(t, ops)
+	e := b.Evidence(t, ops)
+	bed.Judge(t, e, always...)
+	return e
+}
+
+// want fails the test unless the operation failed with this kind and acceptance.
+func want(t *testing.T, what string, op history.Op, kind outcome.Kind, acc outcome.Acceptance) {
+	t.Helper()
+	if op.Err == nil || !errors.Is(op.Err, kind) || !errors.Is(op.Err, acc) {
+		t.Errorf("%s: %v (reply %q), want %v and %v", what, op.Err, op.Reply, kind, acc)
+	}
+}
+
+// repliedBy fails the test unless the member replied to the operation.
+func repliedBy(t *testing.T, what string, op history.Op, rid string) {
+	t.Helper()
+	if op.Err != nil || !strings.HasPrefix(op.Reply, rid+" ") {
+		t.Errorf("%s: reply %q, %v, want a reply of %s", what, op.Reply, op.Err, rid)
+	}
+}
+
+// ranAt returns how often the operation ran at the member.
+func ranAt(e *history.Evidence, rid, id string) int {
+	for _, l := range e.Ledgers {
+		if l.RID == rid {
+			return l.Ran[id]
+		}
+	}
+	return 0
+}
+
+// runner waits until the operation runs and returns the member that runs it.
+func runner(t *testing.T, b *bed.Bed, c *bed.Caller, id string) *bed.Member {
+	t.Helper()
+	var rid string
+	fabrictest.Eventually(t, bed.Long, "the operation runs", func() bool {
+		for _, l := range b.Evidence(t, nil).Ledgers {
+			if l.Ran[id] > 0 {
+				rid = l.RID
+			}
+		}
+		if op := c.Get(id); rid == "" && op.Ends > 0 {
+			t.Fatalf("operation %s ended before it ran: %v", id, op.Err)
+		}
+		return rid != ""
+	})
+	return b.Get(rid)
+}

@@ -1,0 +1,100 @@
+package conformance
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"natsfabric/conformance/internal/bed"
+	"natsfabric/conformance/internal/job"
+	"natsfabric/fabrictest"
+	"natsfabric/outcome"
+)
+
+// FO-2.2: what is said to a stays a's: dead, it runs nowhere, although b serves the same channel; started again, the
+// name a means the new process.
+func namedIdentityIsKept(t *testing.T) {
+	b := bed.New(t, bed.Options{})
+	ma := b.Member(t, "a")
+	b.Member(t, "b")
+	client := b.Client(t)
+	bed.Sees(t, client, bed.Channel, "a", "b")
+	c := bed.NewCaller(t, "op", client)
+	for range 20 {
+		repliedBy(t, "at a", c.Call(t, bed.Do{RID: "a"}), "a")
+	}
+	before := b.Lease(t, client.Store(), "a")
+
+	running := c.Go(t, bed.Do{RID: "a", Timeout: 2 * time.Second, Job: job.Job{Do: job.Block}})
+	ma.Ran(t, running)
+	ma.Kill9()
+	for range 20 {
+		op := c.Call(t, bed.Do{RID: "a", Timeout: time.Second})
+		want(t, "at a, which was killed", op, outcome.Unavailable, outcome.NotAccepted)
+	}
+	c.Wait()
+	want(t, "running at a when it was killed", c.Get(running), outcome.DeadlineExceeded, outcome.Unknown)
+
+	ma.Start(t)
+	fabrictest.Eventually(t, bed.Long, "a answers under its name", func() bool {
+		return c.Call(t, bed.Do{RID: "a", Timeout: 2 * time.Second}).Err == nil
+	})
+	after := b.Lease(t, client.Store(), "a")
+	if after.Lifecycle <= before.Lifecycle {
+		t.Errorf("lifecycle %d after %d: the second process run is the first one", after.Lifecycle, before.Lifecycle)
+	}
+	judge(t, b, c)
+}
+
+// FO-3.1c: a node that the mesh does not have is NotFound; one that it has and that is not connected (killed, frozen,
+// cut off) is Unavailable. Neither is ever exchanged for another.
+func nodeDirect(t *testing.T) {
+	b := bed.New(t, bed.Options{Defaults: true})
+	killed, frozen, cut := b.Member(t, "killed"), b.Member(t, "frozen"), b.Member(t, "cut")
+	gone := b.Member(t, "gone")
+	b.Member(t, "other")
+	client := b.Client(t)
+	bed.Sees(t, client, bed.Channel, "killed", "frozen", "cut", "gone", "other")
+	c := bed.NewCaller(t, "op", client)
+
+	killed.Kill9()
+	frozen.Freeze(t)
+	cut.Proxy().Apply(fabrictest.Cut, fabrictest.RefuseReconnect)
+	gone.Leave(t)
+	gone.Wait(t)
+	bed.Sees(t, client, bed.Channel, "killed", "frozen", "cut", "other")
+	for _, x := range []struct {
+		rid, channel string
+		kind         outcome.Kind
+	}{
+		{"nobody", bed.Channel, outcome.NotFound},
+		{"gone", bed.Channel, outcome.NotFound},
+		{"other", "unserved", outcome.NotFound},
+		{"killed", bed.Channel, outcome.Unavailable},
+		{"cut", bed.Channel, outcome.Unavailable},
+		{"frozen", bed.Channel, outcome.Unavailable},
+	} {
+		if x.rid == "frozen" {
+			// What is sent before the freeze is found out is unknown, as it must be.
+			fabrictest.Eventually(t, bed.Long, "the frozen node counts as not connected", func() bool {
+				op := c.Call(t, bed.Do{RID: x.rid, Timeout: 3 * time.Second})
+				return errors.Is(op.Err, outcome.Unavailable)
+			})
+		}
+		for range 3 {
+			op := c.Call(t, bed.Do{RID: x.rid, Channel: x.channel, Timeout: 10 * time.Second})
+			want(t, x.rid+" "+x.channel, op, x.kind, outcome.NotAccepted)
+			if op.Trace.Reselected > 0 {
+				t.Errorf("%s: selected again", x.rid)
+			}
+		}
+	}
+	frozen.Thaw(t)
+	cut.Proxy().Heal()
+	for _, rid := range []string{"frozen", "cut", "other"} {
+		fabrictest.Eventually(t, bed.Long, rid+" answers", func() bool {
+			return c.Call(t, bed.Do{RID: rid, Timeout: 2 * time.Second}).Err == nil
+		})
+	}
+	judge(t, b, c)
+}

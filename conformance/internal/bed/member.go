@@ -1,0 +1,167 @@
+package bed
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"natsfabric/conformance/internal/job"
+	"natsfabric/fabrictest"
+)
+
+// Channel is the channel that members serve.
+const Channel = "work"
+
+// Member is a member process and its way to the servers.
+type Member struct {
+	*fabrictest.Process
+	RID     string
+	Proxies Proxies
+
+	bed    *Bed
+	args   []string
+	input  io.Writer
+	killed bool
+}
+
+// Proxy is the member's one way, in a bed of one server.
+func (m *Member) Proxy() *fabrictest.Proxy { return m.Proxies[0] }
+
+// Member starts a member behind proxies of its own and waits until it serves. More arguments are flags of the program
+// internal/member, "-queue=1" for example.
+func (b *Bed) Member(t testing.TB, rid string, args ...string) *Member {
+	t.Helper()
+	m := b.Prepare(t, rid, args...)
+	m.Start(t)
+	return m
+}
+
+// Prepare makes a member and its proxies without starting it.
+func (b *Bed) Prepare(t testing.TB, rid string, args ...string) *Member {
+	t.Helper()
+	m := &Member{RID: rid, bed: b}
+	var url string
+	m.Proxies, url = b.Proxies(t)
+	m.args = append([]string{"-mesh", Mesh, "-rid", rid, "-url", url, "-channel", Channel, "-ledger", b.ledgerPath(rid),
+		"-ttl", b.lease.TTL.String(), "-renew", b.lease.Renew.String(), "-margin", b.lease.Margin.String()}, args...)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.members[rid], b.order = m, append(b.order, rid)
+	return m
+}
+
+// Launch starts the process of a prepared member and does not wait.
+func (m *Member) Launch(t testing.TB) {
+	t.Helper()
+	// A file that is there from the start: evidence can be read while the first operation is on its way.
+	f, err := os.OpenFile(m.bed.ledgerPath(m.RID), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	cmd := exec.Command(m.bed.binary, m.args...)
+	if m.input, err = cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	m.Process = fabrictest.StartProcess(t, cmd)
+}
+
+// Start starts the process, also again after it was killed, and waits until it serves.
+func (m *Member) Start(t testing.TB) {
+	t.Helper()
+	m.Launch(t)
+	m.WaitOutput(t, "ready ")
+}
+
+// Kill9 kills the process with SIGKILL and notes that it was.
+func (m *Member) Kill9() {
+	m.bed.mu.Lock()
+	m.killed = true
+	m.bed.mu.Unlock()
+	m.Kill()
+}
+
+// CutStore loses everything that the member sends to the store, requests of other members pass, until the returned
+// function is called.
+func (m *Member) CutStore() (restore func()) { return CutStore(m.Proxies) }
+
+// CutStore loses everything that goes to the store through ps.
+func CutStore(ps Proxies) (restore func()) {
+	var armed []*fabrictest.Armed
+	for _, p := range ps {
+		for _, subject := range []string{"$KV.>", "$JS.API.>"} {
+			armed = append(armed, p.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: subject, Times: -1, Action: fabrictest.Drop}))
+		}
+	}
+	return func() {
+		for _, a := range armed {
+			a.Disarm()
+		}
+	}
+}
+
+// Leave asks for an orderly end (SIGTERM).
+func (m *Member) Leave(t testing.TB) { m.Signal(t, syscall.SIGTERM) }
+
+// SetWeight changes the member's weight and waits until that is done.
+func (m *Member) SetWeight(t testing.TB, weight int) {
+	t.Helper()
+	before := strings.Count(m.Stdout(), "weight done")
+	if _, err := fmt.Fprintln(m.input, "weight", weight); err != nil {
+		t.Fatal(err)
+	}
+	fabrictest.Eventually(t, Long, "the weight is changed", func() bool {
+		return strings.Count(m.Stdout(), "weight done") > before
+	})
+}
+
+// Changes returns the host state changes so far, "Serving Preparing REASON" and so on.
+func (m *Member) Changes() (out []string) {
+	for line := range strings.Lines(m.Stdout()) {
+		if change, ok := strings.CutPrefix(strings.TrimSpace(line), "state "); ok {
+			out = append(out, change)
+		}
+	}
+	return out
+}
+
+// Became waits until the member's latest state is the given one.
+func (m *Member) Became(t testing.TB, state string) {
+	t.Helper()
+	fabrictest.Eventually(t, Long, m.RID+" becomes "+state, func() bool { return m.State() == state })
+}
+
+// State returns the latest host state that the member reported; it serves from the start.
+func (m *Member) State() string {
+	changes := m.Changes()
+	if len(changes) == 0 {
+		return "Serving"
+	}
+	return strings.Fields(changes[len(changes)-1])[1]
+}
+
+// Ran waits until the member's ledger says that the operation began.
+func (m *Member) Ran(t testing.TB, id string) {
+	t.Helper()
+	fabrictest.Eventually(t, Long, m.RID+" runs "+id, func() bool { return m.bed.Ledger(t, m.RID).Ran[id] > 0 })
+}
+
+// Occupy makes the member's only worker wait for d and fills its only place in the queue, so that it refuses what comes.
+// The member must have been started with -workers=1 -queue=1.
+func (m *Member) Occupy(t testing.TB, c *Caller, d time.Duration) {
+	t.Helper()
+	for i := range 2 {
+		op := c.Call(t, Do{RID: m.RID, Send: true, Job: job.Job{Do: job.Sleep, Millis: int(d.Milliseconds())}})
+		if op.Err != nil {
+			t.Fatalf("occupying %s: %v", m.RID, op.Err)
+		}
+		if i == 0 {
+			m.Ran(t, op.ID) // the worker has it, so the next one stays in the queue
+		}
+	}
+}

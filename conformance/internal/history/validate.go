@@ -1,0 +1,254 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// Evidence is all that a test has collected.
+type Evidence struct {
+	Ops     []Op
+	Ledgers []Ledger
+	// Slack is how much later than its deadline an operation may end, for a slow machine's sake.
+	Slack time.Duration
+	// Leases are the leases that were read from the store, in any order.
+	Leases []kvlocation.LeaseState
+	// Undisturbed and Disturbed are the times of operations on healthy nodes, without and with a fault elsewhere.
+	Undisturbed, Disturbed []time.Duration
+	// Before and After are counts around many repetitions, and Allowed how much each may have grown.
+	Before, After map[string]int
+	Allowed       map[string]int
+}
+
+// Runs returns how often and where an operation ran.
+func (e *Evidence) Runs(id string) (n int, where []string) {
+	for _, l := range e.Ledgers {
+		if l.Ran[id] > 0 {
+			n += l.Ran[id]
+			where = append(where, l.RID)
+		}
+	}
+	return n, where
+}
+
+// AnyKilled reports whether a member died with what it had accepted.
+func (e *Evidence) AnyKilled() bool {
+	return slices.ContainsFunc(e.Ledgers, func(l Ledger) bool { return l.Killed })
+}
+
+// Validator is one promise and what breaks it.
+type Validator struct {
+	Name, Promise string
+	// Check returns what breaks the promise, one line each.
+	Check func(*Evidence) []string
+}
+
+// The validators, by the invariants of the design that they judge.
+var (
+	AtMostOnce = Validator{"I2", "one operation runs at most once, whatever happens to it", atMostOnce}
+	NoLoss     = Validator{"I3", "what a caller was told is true: sent = replied + refused + failed + unknown, " +
+		"and the ledgers agree", noLoss}
+	OneTerminal = Validator{"I5", "every operation ends exactly once, by its deadline", oneTerminal}
+	Monotonic   = Validator{"I6", "lifecycles and lease generations of a node never go back", monotonic}
+	Isolation   = Validator{"I9", "one slow or dead node does not slow the others down", isolation}
+	Bounded     = Validator{"I10", "goroutines, subscriptions, connections, consumers and records stay bounded", bounded}
+	// Identity is no invariant of its own but the rule FO-2.2.
+	Identity = Validator{"FO-2.2", "an operation at a named node runs there or nowhere", identity}
+	// NoAdvice is the rule FO-8 for every error that callers saw.
+	NoAdvice = Validator{"FO-8", "an error says its kind and acceptance and never advises to retry", noAdvice}
+)
+
+// All returns every validator.
+func All() []Validator {
+	return []Validator{AtMostOnce, NoLoss, OneTerminal, Monotonic, Isolation, Bounded, Identity, NoAdvice}
+}
+
+// maxListed bounds how many breaches of one promise are listed.
+const maxListed = 10
+
+// Judge returns the broken promises, one text each; none when all hold.
+func Judge(e *Evidence, vs ...Validator) []string {
+	var out []string
+	for _, v := range vs {
+		broken := v.Check(e)
+		for i, b := range broken {
+			if i == maxListed {
+				out = append(out, fmt.Sprintf("%s and %d more", v.Name, len(broken)-maxListed))
+				break
+			}
+			out = append(out, fmt.Sprintf("%s broken (%s): %s", v.Name, v.Promise, b))
+		}
+	}
+	return out
+}
+
+func atMostOnce(e *Evidence) (broken []string) {
+	seen := map[string]bool{}
+	for _, l := range e.Ledgers {
+		for id := range l.Ran {
+			if n, where := e.Runs(id); n > 1 && !seen[id] {
+				seen[id] = true
+				broken = append(broken, fmt.Sprintf("operation %s ran %d times, at %v", id, n, where))
+			}
+		}
+	}
+	slices.Sort(broken)
+	return broken
+}
+
+func noLoss(e *Evidence) (broken []string) {
+	known := map[string]bool{}
+	sum := Sum(e.Ops)
+	if told := sum.Replied + sum.Refused + sum.FailedAccepted + sum.Unknown; told != sum.Sent {
+		broken = append(broken, fmt.Sprintf("%d sent, %d told how they ended", sum.Sent, told))
+	}
+	for i := range e.Ops {
+		op := &e.Ops[i]
+		known[op.ID] = true
+		if why := e.untrue(op); why != "" {
+			broken = append(broken, fmt.Sprintf("operation %s (%s): its caller was told %s, but %s", op.ID, op.Way, op.told(), why))
+		}
+	}
+	for _, l := range e.Ledgers {
+		for id := range l.Ran {
+			if !known[id] {
+				broken = append(broken, fmt.Sprintf("%s ran %s, which nobody sent", l.RID, id))
+			}
+		}
+	}
+	return broken
+}
+
+// untrue says what contradicts that which the caller was told; "" when nothing does.
+func (e *Evidence) untrue(op *Op) string {
+	n, where := e.Runs(op.ID)
+	switch {
+	case op.Ends == 0:
+		return "" // counted above
+	case op.Err == nil && op.Way == Send:
+		if n == 0 && !e.AnyKilled() {
+			return "it ran nowhere although no member died"
+		}
+	case op.Err == nil:
+		if n != 1 {
+			return fmt.Sprintf("it ran %d times", n)
+		}
+	case outcome.AcceptanceOf(op.Err) == outcome.NotAccepted:
+		if n > 0 {
+			return fmt.Sprintf("it ran at %v", where)
+		}
+	case outcome.AcceptanceOf(op.Err) == outcome.Accepted:
+		// Either it ran, or the member itself says why it did not, or the member died with it.
+		if n == 0 && !remote(op.Err) && !e.AnyKilled() {
+			return "it ran nowhere, without a cause stated by a member"
+		}
+	}
+	return ""
+}
+
+// remote reports whether a peer said so.
+func remote(err error) bool {
+	e, ok := asOutcome(err)
+	return ok && e.Remote
+}
+
+func oneTerminal(e *Evidence) (broken []string) {
+	for i := range e.Ops {
+		op := &e.Ops[i]
+		switch late := op.End.Sub(op.Deadline); {
+		case op.Ends != 1:
+			broken = append(broken, fmt.Sprintf("operation %s (%s) ended %d times", op.ID, op.Way, op.Ends))
+		case late > e.Slack:
+			broken = append(broken, fmt.Sprintf("operation %s (%s) ended %v after its deadline", op.ID, op.Way, late))
+		}
+	}
+	return broken
+}
+
+// monotonic orders what was read by the revisions of the key: replicas answer with different delays.
+func monotonic(e *Evidence) (broken []string) {
+	leases := slices.Clone(e.Leases)
+	slices.SortStableFunc(leases, func(a, b kvlocation.LeaseState) int {
+		switch {
+		case a.Revision < b.Revision:
+			return -1
+		case a.Revision > b.Revision:
+			return 1
+		}
+		return 0
+	})
+	last := map[string]kvlocation.LeaseState{}
+	for _, l := range leases {
+		if !l.Live {
+			continue
+		}
+		was := last[l.RID]
+		if l.Lifecycle < was.Lifecycle || l.Generation < was.Generation {
+			broken = append(broken, fmt.Sprintf("node %s: lifecycle %d, generation %d at revision %d after lifecycle %d, generation %d at revision %d",
+				l.RID, l.Lifecycle, l.Generation, l.Revision, was.Lifecycle, was.Generation, was.Revision))
+		}
+		if l.Generation < l.Lifecycle {
+			broken = append(broken, fmt.Sprintf("node %s: lease generation %d before the lifecycle %d", l.RID, l.Generation, l.Lifecycle))
+		}
+		last[l.RID] = l
+	}
+	return broken
+}
+
+// The 99th percentile of what is undisturbed may grow by this factor, and is never judged below the floor: the tests'
+// machines are small and shared.
+const (
+	isolationFactor = 20
+	isolationFloor  = time.Second
+)
+
+func isolation(e *Evidence) []string {
+	if len(e.Disturbed) == 0 {
+		return nil
+	}
+	before, under := percentile(e.Undisturbed, 99), percentile(e.Disturbed, 99)
+	if limit := max(isolationFloor, isolationFactor*before); under > limit {
+		return []string{fmt.Sprintf("p99 of healthy nodes was %v without the fault and %v with it (limit %v)", before, under, limit)}
+	}
+	return nil
+}
+
+// percentile returns the p-th percentile, or 0 of nothing.
+func percentile(d []time.Duration, p int) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	d = slices.Clone(d)
+	slices.Sort(d)
+	return d[(len(d)-1)*p/100]
+}
+
+func bounded(e *Evidence) (broken []string) {
+	for name, before := range e.Before {
+		if after, limit := e.After[name], before+e.Allowed[name]; after > limit {
+			broken = append(broken, fmt.Sprintf("%s: %d before, %d after, %d allowed", name, before, after, limit))
+		}
+	}
+	slices.Sort(broken)
+	return broken
+}
+
+func identity(e *Evidence) (broken []string) {
+	for i := range e.Ops {
+		op := &e.Ops[i]
+		if op.Target == "" {
+			continue
+		}
+		_, where := e.Runs(op.ID)
+		for _, rid := range where {
+			if rid != op.Target {
+				broken = append(broken, fmt.Sprintf("operation %s named %s and ran at %s", op.ID, op.Target, rid))
+			}
+		}
+	}
+	return broken
+}

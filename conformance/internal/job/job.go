@@ -1,0 +1,69 @@
+// Package job is what a test asks of a member's handler, and what the member notes in its ledger.
+package job
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"natsfabric/outcome"
+)
+
+// Verb says what the handler does after it has noted the operation.
+type Verb string
+
+// What a handler may be asked to do.
+const (
+	Reply Verb = "reply" // answers at once
+	Sleep Verb = "sleep" // waits for Millis, or until its context ends, and answers
+	Block Verb = "block" // waits until its context ends, and returns that error
+	Panic Verb = "panic" // panics
+	Fail  Verb = "fail"  // returns an error of Kind, or a plain one without it
+	Big   Verb = "big"   // answers with Size bytes
+	Count Verb = "count" // answers with Counts, without a line in the ledger
+)
+
+// Job is the payload of a request.
+type Job struct {
+	ID     string       `json:"id"`
+	Do     Verb         `json:"do"`
+	Millis int          `json:"ms,omitempty"`
+	Size   int          `json:"size,omitempty"`
+	Kind   outcome.Kind `json:"kind,omitempty"`
+}
+
+// Encode returns the payload.
+func (j Job) Encode() []byte {
+	b, err := json.Marshal(j)
+	if err != nil {
+		panic("job: " + err.Error()) // strings and numbers
+	}
+	return b
+}
+
+// Duration returns Millis as a duration.
+func (j Job) Duration() time.Duration { return time.Duration(j.Millis) * time.Millisecond }
+
+// Answer is the payload of a reply: who ran the job, and which one.
+func Answer(rid, id string) []byte { return []byte(rid + " " + id) }
+
+// Counts is what a member process counts about itself.
+type Counts struct {
+	Goroutines int    `json:"goroutines"`
+	HeapBytes  uint64 `json:"heap_bytes"`
+	Files      int    `json:"files"`
+}
+
+// The lines of a ledger: a verb, the operation's identity, and for the end how it ended.
+const (
+	// LineRan stands before anything else that the handler does.
+	LineRan = "ran"
+	// LineEnd says that the handler returned, and with what.
+	LineEnd = "end"
+)
+
+// RanLine returns the line that says that an operation begins to run.
+func RanLine(id string) string { return fmt.Sprintf("%s\t%s\n", LineRan, id) }
+
+// EndLine returns the line that says how an operation's handler ended.
+func EndLine(id, how string) string { return fmt.Sprintf("%s\t%s\t%q\n", LineEnd, id, how) }

@@ -1,0 +1,187 @@
+// Command member is a node of a mesh whose handler does what its caller asks, and notes what it ran in a file that
+// outlives it. Tests start it, kill it and freeze it.
+//
+// It writes "ready LIFECYCLE" once it serves, "state FROM TO REASON" at each change of its host state, and takes
+// commands on standard input: "weight N" answers "weight done" or "weight failed WHY".
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"natsfabric/channels"
+	"natsfabric/conformance/internal/job"
+	"natsfabric/fabric"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// shutdownTime bounds an orderly end.
+const shutdownTime = 20 * time.Second
+
+func main() {
+	var cfg fabric.Config
+	var spec channels.Spec
+	var kind, ledger string
+	flag.StringVar(&cfg.Mesh, "mesh", "", "mesh")
+	flag.StringVar(&cfg.RID, "rid", "", "name of the node")
+	flag.StringVar(&cfg.Connect.URL, "url", "", "NATS URL")
+	flag.DurationVar(&cfg.LeaseTTL, "ttl", 0, "lease TTL")
+	flag.DurationVar(&cfg.LeaseRenew, "renew", 0, "lease renewal interval")
+	flag.DurationVar(&cfg.LeaseMargin, "margin", 0, "lease margin")
+	flag.DurationVar(&cfg.StoreFailureGrace, "grace", 0, "store failure grace")
+	flag.StringVar(&spec.Name, "channel", "work", "channel to serve")
+	flag.StringVar(&kind, "kind", "", "kind of the channel")
+	flag.IntVar(&spec.Weight, "weight", 0, "weight; -1 for none")
+	flag.IntVar(&spec.Queue, "queue", 0, "places in the queue")
+	flag.IntVar(&spec.Workers, "workers", 0, "handlers at the same time")
+	flag.StringVar(&ledger, "ledger", "", "file to append to")
+	flag.Parse()
+	spec.Kind = kvlocation.ChannelKind(kind)
+	if err := run(cfg, spec, ledger); err != nil {
+		fmt.Println("failed", err)
+		os.Exit(1)
+	}
+}
+
+func run(cfg fabric.Config, spec channels.Spec, ledger string) error {
+	file, err := os.OpenFile(ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	spec.Handler = (&worker{rid: cfg.RID, ledger: file}).handle
+	cfg.Channels = []channels.Spec{spec}
+	log := zap.NewDevelopmentConfig()
+	log.Level.SetLevel(zap.InfoLevel)
+	log.DisableCaller, log.DisableStacktrace = true, true
+	if cfg.Logger, err = log.Build(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	n, err := fabric.Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	states := n.States(context.Background())
+	fmt.Println("ready", n.Lifecycle())
+	go commands(n, spec.Name)
+	go func() {
+		<-ctx.Done()
+		end, cancel := context.WithTimeout(context.Background(), shutdownTime)
+		defer cancel()
+		if err := n.Shutdown(end); err != nil {
+			fmt.Println("shutdown", err)
+		}
+	}()
+	for ch := range states {
+		fmt.Println("state", ch.From, ch.To, ch.Reason)
+	}
+	if err := n.Err(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// commands does what the test writes to standard input.
+func commands(n *fabric.Node, channel string) {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		var weight int
+		if _, err := fmt.Sscanf(in.Text(), "weight %d", &weight); err != nil {
+			fmt.Println("failed", in.Text())
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+		if err := n.SetWeight(ctx, channel, weight); err != nil {
+			fmt.Println("weight failed", err)
+		} else {
+			fmt.Println("weight done")
+		}
+		cancel()
+	}
+}
+
+// worker is the handler of the channel.
+type worker struct {
+	rid    string
+	ledger *os.File
+}
+
+func (w *worker) handle(ctx context.Context, r *channels.Request) (channels.Reply, error) {
+	var j job.Job
+	if err := json.Unmarshal(r.Data(), &j); err != nil {
+		return channels.Reply{}, outcome.Wrap("work", outcome.InvalidOperation, outcome.Accepted, "", "the payload is no job", err)
+	}
+	if j.Do == job.Count {
+		return counts()
+	}
+	w.note(job.RanLine(j.ID))
+	reply, err := w.work(ctx, j)
+	how := "replied"
+	if err != nil {
+		how = err.Error()
+	}
+	w.note(job.EndLine(j.ID, how))
+	return reply, err
+}
+
+// note appends one line with one write: the kernel keeps it when the process is killed.
+func (w *worker) note(line string) {
+	if _, err := w.ledger.WriteString(line); err != nil {
+		fmt.Println("failed", err)
+		os.Exit(1) // without a ledger nothing that this process does proves anything
+	}
+}
+
+func (w *worker) work(ctx context.Context, j job.Job) (channels.Reply, error) {
+	switch j.Do {
+	case job.Sleep:
+		t := time.NewTimer(j.Duration())
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return channels.Reply{}, context.Cause(ctx)
+		}
+	case job.Block:
+		<-ctx.Done()
+		return channels.Reply{}, context.Cause(ctx)
+	case job.Panic:
+		panic("the test wants it")
+	case job.Fail:
+		if j.Kind.Valid() {
+			return channels.Reply{}, outcome.New("work", j.Kind, outcome.Accepted, "", "the test wants it")
+		}
+		return channels.Reply{}, errors.New("the test wants it")
+	case job.Big:
+		return channels.Reply{Data: []byte(strings.Repeat("x", j.Size))}, nil
+	}
+	return channels.Reply{Data: job.Answer(w.rid, j.ID)}, nil
+}
+
+func counts() (channels.Reply, error) {
+	runtime.GC()
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	c := job.Counts{Goroutines: runtime.NumGoroutine(), HeapBytes: mem.HeapAlloc}
+	files, err := os.ReadDir("/proc/self/fd")
+	if err == nil {
+		c.Files = len(files)
+	}
+	data, err := json.Marshal(c)
+	return channels.Reply{Data: data}, err
+}
