@@ -1,0 +1,305 @@
+package kvlocation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"natsfabric/fabrictest"
+	"natsfabric/internal/monotime"
+	"natsfabric/outcome"
+)
+
+var seed = flag.Uint64("seed", 0, "seed of TestLinearizable; 0 means a random one, which is printed")
+
+// What TestLinearizable runs on each bed: 6 programs with a path of their own, each 60 operations on 4 objects.
+const (
+	linPrograms = 6
+	linSteps    = 60
+	linKeys     = 4
+)
+
+// TestLinearizable has several programs work on few objects while their paths lose, repeat and delay messages and
+// connections, and the leader changes. What they were told must be explained by one order of their operations, those
+// with an unknown result anywhere after their call, or nowhere.
+func TestLinearizable(t *testing.T) {
+	t.Parallel()
+	s := *seed
+	if s == 0 {
+		s = rand.Uint64()
+	}
+	onEach(t, func(t *testing.T, b *bed) {
+		t.Logf("go test -run TestLinearizable -seed %d", s)
+		h := &history{}
+		var wg sync.WaitGroup
+		for i := range linPrograms {
+			w := &worker{
+				t: t, h: h, party: b.partyAt(t, i%len(b.servers), 150*time.Millisecond), client: i,
+				rnd: rand.New(rand.NewPCG(s, uint64(i))), owner: Owner{RID: fmt.Sprintf("n%d", i), Lifecycle: uint64(i + 1), Lease: 1},
+				known: map[string]Entry{},
+			}
+			wg.Go(w.run)
+		}
+		if b.cluster != nil {
+			wg.Go(func() { stepDown(t, b, h) })
+		}
+		wg.Wait()
+
+		last := b.party(t)
+		for k := range linKeys {
+			last.readFor(t, h, linKey(k))
+		}
+		h.check(t)
+	})
+}
+
+// stepDown makes the leader give up its role twice, at a third and at two thirds of the run.
+func stepDown(t *testing.T, b *bed, h *history) {
+	nc := connect(t, b.servers[0].URL())
+	for i := 1; i <= 2; i++ {
+		fabrictest.Eventually(t, time.Minute, "operations", func() bool { return h.len() >= i*linPrograms*linSteps/3 })
+		if _, err := nc.Request("$JS.API.STREAM.LEADER.STEPDOWN.KV_FABRIC_m_LOCATION", nil, 5*time.Second); err != nil {
+			t.Errorf("step down: %v", err)
+		}
+	}
+}
+
+func linKey(i int) ObjectKey { return ObjectKey{Kind: KindActor, ID: fmt.Sprintf("lin%d", i)} }
+
+// history collects what the programs did.
+type history struct {
+	mu      sync.Mutex
+	ops     []porcupine.Operation
+	entries map[string][]Entry // what writes and reads returned
+}
+
+func (h *history) add(client int, call monotime.Time, in modelInput, out modelOutput) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops = append(h.ops, op(client, int64(call), int64(monotime.Now()), in, out))
+}
+
+func (h *history) saw(key ObjectKey, e Entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.entries == nil {
+		h.entries = map[string][]Entry{}
+	}
+	h.entries[key.ID] = append(h.entries[key.ID], e)
+}
+
+func (h *history) len() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.ops)
+}
+
+func (h *history) check(t *testing.T) {
+	t.Helper()
+	count := map[modelEnd]int{}
+	for _, o := range h.ops {
+		count[o.Output.(modelOutput).end]++
+	}
+	t.Logf("%d operations: %v", len(h.ops), count)
+	for _, end := range []modelEnd{endApplied, endRefused, endUnknown, endSaw} {
+		if count[end] == 0 {
+			t.Errorf("no operation ended as %s: the run shows little", end)
+		}
+	}
+	result, info := porcupine.CheckOperationsVerbose(recordModel, h.ops, time.Minute)
+	if result != porcupine.Ok {
+		f, err := os.CreateTemp("", "linearizable-*.html")
+		if err == nil {
+			err = porcupine.Visualize(recordModel, info, f)
+			_ = f.Close()
+			t.Errorf("the history is in %s (%v)", f.Name(), err)
+		}
+		t.Fatalf("no order of the operations explains what was answered: %s", result)
+	}
+	for key, es := range h.entries {
+		if err := validateGenerations(es); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
+
+// worker is one program.
+type worker struct {
+	party
+	t      *testing.T
+	h      *history
+	client int
+	rnd    *rand.Rand
+	owner  Owner
+	known  map[string]Entry // what it last heard of each object
+
+	armed   *fabrictest.Armed
+	holding bool // armed holds every write until it is released
+}
+
+func (w *worker) run() {
+	for range linSteps {
+		key := linKey(w.rnd.IntN(linKeys))
+		w.breakSomething()
+		if at, ok := w.known[key.ID]; !ok || w.rnd.IntN(4) == 0 {
+			w.known[key.ID] = w.readFor(w.t, w.h, key)
+		} else {
+			w.write(key, at)
+		}
+	}
+	w.heal()
+}
+
+func (w *worker) heal() {
+	if w.armed != nil {
+		w.armed.Release()
+		w.armed, w.holding = nil, false
+	}
+}
+
+// breakSomething arms a fault on the next write of this program, or ends the last one.
+func (w *worker) breakSomething() {
+	if w.armed != nil && w.rnd.IntN(3) > 0 {
+		return // what it holds comes later
+	}
+	w.heal()
+	tr := fabrictest.Trigger{Subject: w.location.publish + "actor.>"}
+	switch w.rnd.IntN(12) {
+	case 0, 1:
+		tr.Answer, tr.Action = true, fabrictest.Drop
+	case 2:
+		tr.Action = fabrictest.Drop
+	case 3, 4:
+		tr.Action = fabrictest.Duplicate
+	case 5:
+		tr.Action, tr.Times = fabrictest.HoldAlone, -1
+	case 6:
+		tr.Answer, tr.Action, tr.Times = true, fabrictest.HoldAlone, -1
+	case 7:
+		tr.Action = fabrictest.CutBefore
+	case 8:
+		tr.Answer, tr.Action = true, fabrictest.CutBefore
+	default:
+		return
+	}
+	w.armed, w.holding = w.proxy.Arm(tr), tr.Times < 0
+}
+
+// write tries what seems possible after at, now and then something else.
+func (w *worker) write(key ObjectKey, at Entry) {
+	verbs := map[Phase][]Verb{
+		PhaseMissing:  {VerbCreate},
+		PhaseCreating: {VerbReady, VerbReady, VerbTakeover, VerbCancel},
+		PhaseReady:    {VerbAdopt, VerbClose},
+	}[at.Phase()]
+	verb := verbs[w.rnd.IntN(len(verbs))]
+	if w.rnd.IntN(8) == 0 {
+		verb = []Verb{VerbCreate, VerbReady, VerbAdopt, VerbClose}[w.rnd.IntN(4)]
+	}
+	if verb == VerbAdopt {
+		w.owner.Lease++
+	}
+	a := at.action(verb, w.owner)
+	a.Absent = Absence{rid: at.Record.Owner.RID, lifecycle: at.Record.Owner.Lifecycle}
+	in := modelInput{
+		key: key.ID, verb: verb, by: w.owner.RID, lease: w.owner.Lease,
+		incarnation: incarnation(at), ownerGen: at.Record.OwnerGeneration, evidence: at.Record.Owner.RID,
+	}
+	if verb == VerbCreate {
+		in.incarnation = fmt.Sprintf("%d.%d", w.client, w.h.len())
+		a.Type, a.With = "room", json.RawMessage(`"`+in.incarnation+`"`)
+	}
+	limit := 20 * time.Second
+	if w.holding || w.rnd.IntN(3) == 0 {
+		limit = 250 * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	call := monotime.Now()
+	ch, err := w.change(ctx, at, a)
+	var pending *Pending
+	if errors.As(err, &pending) {
+		err = w.settle(pending, &ch, err)
+	}
+	w.h.add(w.client, call, in, modelOutput{end: w.endOf(key, ch, err)})
+}
+
+// settle goes on with a write of unknown result: resolves it, gives it up, or leaves it.
+func (w *worker) settle(p *Pending, ch *Change, err error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if w.rnd.IntN(2) == 0 {
+		w.heal()
+	}
+	switch w.rnd.IntN(4) {
+	case 0, 1:
+		*ch, err = w.Resolve(ctx, p)
+	case 2:
+		var applied bool
+		if *ch, applied, err = w.GiveUp(ctx, p); err == nil && !applied {
+			err = errGivenUp
+		}
+	}
+	return err
+}
+
+var errGivenUp = outcome.Wrap("give up", outcome.Unavailable, outcome.NotAccepted, "", "", ErrConflict)
+
+func (w *worker) endOf(key ObjectKey, ch Change, err error) modelEnd {
+	var illegal *IllegalMove
+	if err == nil || errors.Is(err, errGivenUp) {
+		w.known[key.ID] = ch.Entry
+		w.h.saw(key, ch.Entry)
+	} else {
+		delete(w.known, key.ID)
+	}
+	switch {
+	case err == nil:
+		return endApplied
+	case errors.Is(err, outcome.Unknown):
+		return endUnknown
+	case errors.As(err, &illegal):
+		return endRefused
+	case errors.Is(err, outcome.NotAccepted):
+		return endNothing
+	}
+	w.t.Errorf("%v claims acceptance", err)
+	return endUnknown
+}
+
+// incarnation is the name that the create gave.
+func incarnation(e Entry) (name string) {
+	_ = json.Unmarshal(e.Record.With, &name) // a marker has none
+	return name
+}
+
+// readFor reads an object as it is now, until that works, and records it.
+func (p party) readFor(t *testing.T, h *history, key ObjectKey) Entry {
+	call := monotime.Now()
+	e, err := p.Read(testContext(t), key)
+	if err != nil {
+		t.Errorf("read: %v", err)
+		return Entry{Key: key, Record: Record{Phase: PhaseMissing}, read: true}
+	}
+	st := modelState{}
+	if e.Phase() != PhaseMissing {
+		st = modelState{
+			incarnation: incarnation(e), phase: e.Phase(), owner: e.Record.Owner.RID,
+			ownerGen: e.Record.OwnerGeneration, lease: e.Record.Owner.Lease,
+		}
+	}
+	h.add(0, call, modelInput{key: key.ID}, modelOutput{end: endSaw, state: st})
+	if e.Revision != 0 {
+		h.saw(key, e)
+	}
+	return e
+}

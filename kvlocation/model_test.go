@@ -1,0 +1,249 @@
+package kvlocation
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// The model is what a record is for those who use it, written apart from Transition: the present incarnation (named
+// by the operation that created it, since an unknown create has no known revision), its phase and its owner.
+
+// modelState is one object's state. The zero value is Missing.
+type modelState struct {
+	incarnation string
+	phase       Phase // "" is Missing
+	owner       string
+	ownerGen    uint64
+	lease       uint64
+}
+
+// modelInput is one call.
+type modelInput struct {
+	key         string
+	verb        Verb // "" is a read
+	by          string
+	lease       uint64
+	incarnation string // that a create makes, or that another verb means
+	ownerGen    uint64 // that the caller holds
+	evidence    string // the owner against whom there is evidence
+}
+
+// modelOutput is how a call ended.
+type modelOutput struct {
+	end   modelEnd
+	state modelState // what a read saw
+}
+
+type modelEnd string
+
+const (
+	endApplied modelEnd = "applied"
+	endRefused modelEnd = "refused" // for what the record was during the call
+	endNothing modelEnd = "nothing" // certainly not applied, for whatever reason
+	endUnknown modelEnd = "unknown"
+	endSaw     modelEnd = "saw"
+)
+
+// after returns the state after in was applied to s, and whether it may be.
+func (s modelState) after(in modelInput) (modelState, bool) {
+	if in.verb == VerbCreate {
+		return modelState{incarnation: in.incarnation, phase: PhaseCreating, owner: in.by, ownerGen: 1, lease: in.lease}, s.phase == ""
+	}
+	if s.phase == "" || s.incarnation != in.incarnation {
+		return s, false
+	}
+	mine := s.owner == in.by
+	held := mine && s.ownerGen == in.ownerGen
+	switch in.verb {
+	case VerbReady:
+		s2 := s
+		s2.phase, s2.lease = PhaseReady, in.lease
+		return s2, s.phase == PhaseCreating && held && in.lease >= s.lease
+	case VerbTakeover:
+		s2 := s
+		s2.owner, s2.lease, s2.ownerGen = in.by, in.lease, s.ownerGen+1
+		return s2, s.phase == PhaseCreating && !mine && in.evidence == s.owner
+	case VerbCancel:
+		return modelState{}, s.phase == PhaseCreating && (mine || in.evidence == s.owner)
+	case VerbAdopt:
+		s2 := s
+		s2.lease = in.lease
+		return s2, s.phase == PhaseReady && held && in.lease > s.lease
+	case VerbClose:
+		return modelState{}, s.phase == PhaseReady && held && in.lease >= s.lease
+	}
+	return s, false
+}
+
+// step returns the states in which a record may be after a call ended so.
+func (s modelState) step(in modelInput, out modelOutput) []modelState {
+	next, legal := s.after(in)
+	switch out.end {
+	case endApplied:
+		if legal {
+			return []modelState{next}
+		}
+	case endRefused:
+		if !legal {
+			return []modelState{s}
+		}
+	case endNothing:
+		return []modelState{s}
+	case endUnknown:
+		if legal {
+			return []modelState{s, next}
+		}
+		return []modelState{s}
+	case endSaw:
+		if s == out.state {
+			return []modelState{s}
+		}
+	}
+	return nil
+}
+
+var recordModel = (&porcupine.NondeterministicModel{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		byKey := map[string][]porcupine.Operation{}
+		for _, op := range history {
+			k := op.Input.(modelInput).key
+			byKey[k] = append(byKey[k], op)
+		}
+		var parts [][]porcupine.Operation
+		for _, p := range byKey {
+			parts = append(parts, p)
+		}
+		return parts
+	},
+	Init: func() []any { return []any{modelState{}} },
+	Step: func(state, input, output any) []any {
+		var out []any
+		for _, s := range state.(modelState).step(input.(modelInput), output.(modelOutput)) {
+			out = append(out, s)
+		}
+		return out
+	},
+	DescribeOperation: func(input, output any) string {
+		in, out := input.(modelInput), output.(modelOutput)
+		if in.verb == "" {
+			return fmt.Sprintf("read -> %+v", out.state)
+		}
+		return fmt.Sprintf("%s %s by %s/%d (owner generation %d, evidence %q) -> %s",
+			in.verb, in.incarnation, in.by, in.lease, in.ownerGen, in.evidence, out.end)
+	},
+	DescribeState: func(state any) string { return fmt.Sprintf("%+v", state) },
+}).ToModel()
+
+// op is one operation of a history, unknown ones with an infinite return time.
+func op(client int, call, ret int64, in modelInput, out modelOutput) porcupine.Operation {
+	if out.end == endUnknown {
+		ret = math.MaxInt64
+	}
+	return porcupine.Operation{ClientId: client, Input: in, Call: call, Output: out, Return: ret}
+}
+
+// TestModel checks the checker: histories that must pass, and ones that must fail.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	create := func(inc string) modelInput {
+		return modelInput{key: "k", verb: VerbCreate, by: "a", lease: 1, incarnation: inc}
+	}
+	verb := func(v Verb, by, inc string, ownerGen uint64) modelInput {
+		return modelInput{key: "k", verb: v, by: by, lease: 1, incarnation: inc, ownerGen: ownerGen, evidence: "a"}
+	}
+	read := modelInput{key: "k"}
+	saw := func(inc string, phase Phase) modelOutput {
+		if phase == "" {
+			return modelOutput{end: endSaw}
+		}
+		return modelOutput{end: endSaw, state: modelState{incarnation: inc, phase: phase, owner: "a", ownerGen: 1, lease: 1}}
+	}
+	applied, refused, unknown, nothing := modelOutput{end: endApplied}, modelOutput{end: endRefused}, modelOutput{end: endUnknown}, modelOutput{end: endNothing}
+	type h = []porcupine.Operation
+	for _, c := range []struct {
+		name string
+		ok   bool
+		h    h
+	}{
+		{"a life", true, h{
+			op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), applied),
+			op(1, 4, 5, read, saw("x", PhaseReady)), op(0, 6, 7, verb(VerbClose, "a", "x", 1), applied), op(1, 8, 9, read, saw("", "")),
+		}},
+		{"an unknown create, seen", true, h{op(0, 0, 1, create("x"), unknown), op(1, 5, 6, read, saw("", "")), op(1, 7, 8, read, saw("x", PhaseCreating))}},
+		{"an unknown create, never seen", true, h{op(0, 0, 1, create("x"), unknown), op(1, 5, 6, create("y"), applied), op(1, 7, 8, read, saw("y", PhaseCreating))}},
+		{"two creates won", false, h{op(0, 0, 1, create("x"), applied), op(1, 2, 3, create("y"), applied)}},
+		{"a stale read", false, h{
+			op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), applied), op(1, 4, 5, read, saw("x", PhaseCreating)),
+		}},
+		{"missing, though it was there all the time", false, h{op(0, 0, 1, create("x"), applied), op(1, 2, 3, read, saw("", ""))}},
+		{"an unknown create seen, and gone without a close", false, h{
+			op(0, 0, 1, create("x"), unknown), op(1, 2, 3, read, saw("x", PhaseCreating)), op(1, 4, 5, read, saw("", "")),
+		}},
+		{"a write reported as not applied is seen", false, h{op(0, 0, 1, create("x"), nothing), op(1, 2, 3, read, saw("x", PhaseCreating))}},
+		{"the taken over creator wins", false, h{
+			op(0, 0, 1, create("x"), applied), op(1, 2, 3, verb(VerbTakeover, "b", "x", 0), applied), op(0, 4, 5, verb(VerbReady, "a", "x", 1), applied),
+		}},
+		{"a refusal without a reason", false, h{op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), refused)}},
+		{"a late create behind a close", false, h{
+			op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), applied),
+			op(0, 4, 5, verb(VerbClose, "a", "x", 1), applied), op(1, 6, 7, read, saw("x", PhaseCreating)),
+		}},
+	} {
+		if got := porcupine.CheckOperations(recordModel, c.h); got != c.ok {
+			t.Errorf("%s: linearizable = %v, want %v", c.name, got, c.ok)
+		}
+	}
+}
+
+// validateGenerations is I6 for records: what the writes of one key returned, in the order of their revisions.
+func validateGenerations(entries []Entry) error {
+	entries = slices.Clone(entries)
+	slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Revision, b.Revision) })
+	var last Entry
+	for _, e := range entries {
+		if e.Revision == last.Revision && e.Revision != 0 {
+			if fmt.Sprint(e.Record.Ops) != fmt.Sprint(last.Record.Ops) {
+				return fmt.Errorf("two writes at revision %d: %v and %v", e.Revision, e.Record.Ops, last.Record.Ops)
+			}
+			continue
+		}
+		if e.Record.Write <= last.Record.Write {
+			return fmt.Errorf("revision %d: write %d after %d", e.Revision, e.Record.Write, last.Record.Write)
+		}
+		if e.Generation() < last.Generation() {
+			return fmt.Errorf("revision %d: generation %d after %d", e.Revision, e.Generation(), last.Generation())
+		}
+		if e.Generation() == last.Generation() && e.Record.OwnerGeneration < last.Record.OwnerGeneration {
+			return fmt.Errorf("revision %d: owner generation %d after %d", e.Revision, e.Record.OwnerGeneration, last.Record.OwnerGeneration)
+		}
+		last = e
+	}
+	return nil
+}
+
+func TestValidateGenerations(t *testing.T) {
+	t.Parallel()
+	e := func(revision, write, gen, ownerGen uint64) Entry {
+		return Entry{Revision: revision, Record: Record{Phase: PhaseReady, Write: write, Generation: gen, OwnerGeneration: ownerGen, Ops: []string{fmt.Sprint(write)}}}
+	}
+	for _, c := range []struct {
+		name string
+		ok   bool
+		es   []Entry
+	}{
+		{"in order", true, []Entry{e(9, 3, 9, 1), e(5, 1, 5, 1), e(7, 2, 5, 2), e(7, 2, 5, 2)}},
+		{"two at one revision", false, []Entry{e(5, 1, 5, 1), e(5, 2, 5, 1)}},
+		{"a write lost", false, []Entry{e(5, 2, 5, 1), e(6, 2, 5, 1)}},
+		{"generation", false, []Entry{e(5, 1, 5, 1), e(6, 2, 4, 1)}},
+		{"owner generation", false, []Entry{e(5, 1, 5, 2), e(6, 2, 5, 1)}},
+	} {
+		if err := validateGenerations(c.es); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
