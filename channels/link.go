@@ -61,6 +61,8 @@ type linkKey struct {
 type link struct {
 	linkKey
 	state atomic.Uint32 // a PeerState; written under links.mu
+	// greeted is true once the peer has answered in this connection epoch; written under links.mu.
+	greeted atomic.Bool
 
 	// The rest is guarded by links.mu.
 	member   kvlocation.Member
@@ -72,8 +74,12 @@ type link struct {
 
 func (l *link) is() PeerState { return PeerState(l.state.Load()) }
 
-// ready reports whether the peer answered in this epoch; a suspect one did too.
-func (l *link) ready() bool { s := l.is(); return s == PeerReady || s == PeerSuspect }
+// ready reports whether the peer answered in this epoch and is not known to have gone silent since. A suspect one is
+// ready only if it answered: suspicion outlives an epoch, and falls on peers that were never greeted, too.
+func (l *link) ready() bool {
+	s := l.is()
+	return (s == PeerReady || s == PeerSuspect) && l.greeted.Load()
+}
 
 // links holds one link per process run in the directory, and those that left it without leaving the queue groups.
 type links struct {
@@ -140,6 +146,7 @@ func (ls *links) forgetReady() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range ls.all {
+		l.greeted.Store(false)
 		if l.is() == PeerReady {
 			l.state.Store(uint32(PeerUnknown))
 		}
@@ -154,6 +161,9 @@ func (ls *links) set(l *link, s PeerState) {
 }
 
 func (ls *links) setLocked(l *link, s PeerState) {
+	if s == PeerReady {
+		l.greeted.Store(true)
+	}
 	old := l.is()
 	if old == s {
 		return
