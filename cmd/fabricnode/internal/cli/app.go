@@ -62,6 +62,21 @@ func (a *app) print(v any, text func(io.Writer)) error {
 	return err
 }
 
+// newParser returns the parser that fills r.
+func newParser(r *root, stdout, stderr io.Writer) *kong.Kong {
+	parser, err := kong.New(r,
+		kong.Name("fabricnode"), kong.Description(description+"\n\n"+exitTable),
+		kong.Vars{"natsURL": nats.DefaultURL},
+		kong.Configuration(loadFile), kong.DefaultEnvars("FABRIC"),
+		kong.Writers(stdout, stderr), kong.Exit(func(int) { panic(helpShown{}) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err != nil {
+		panic(err) // the grammar is part of the program
+	}
+	return parser
+}
+
 // helpShown ends the parser after --help.
 type helpShown struct{}
 
@@ -76,16 +91,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 		}
 	}()
 	var r root
-	parser, err := kong.New(&r,
-		kong.Name("fabricnode"), kong.Description(description+"\n\n"+exitTable),
-		kong.Vars{"natsURL": nats.DefaultURL},
-		kong.Configuration(loadFile), kong.DefaultEnvars("FABRIC"),
-		kong.Writers(stdout, stderr), kong.Exit(func(int) { panic(helpShown{}) }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-	)
-	if err != nil {
-		panic(err) // the grammar is part of the program
-	}
+	parser := newParser(&r, stdout, stderr)
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}

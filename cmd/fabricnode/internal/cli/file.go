@@ -27,7 +27,7 @@ func loadFile(r io.Reader) (kong.Resolver, error) {
 	if len(text) > maxConfigFile {
 		return nil, fmt.Errorf("configuration file: larger than %d bytes", maxConfigFile)
 	}
-	values := fileValues{}
+	values := map[string]any{}
 	if err := yaml.Unmarshal(text, &values); err != nil {
 		return nil, fmt.Errorf("configuration file: it must be a YAML mapping of flag names to values, like \"mesh: shop\": %w", err)
 	}
@@ -36,7 +36,7 @@ func loadFile(r io.Reader) (kong.Resolver, error) {
 			return nil, fmt.Errorf("configuration file: %s: %w", key, err)
 		}
 	}
-	return values, nil
+	return fileValues(values), nil
 }
 
 // scalar turns a YAML value into what a flag on the command line would be. A list becomes comma-separated text.

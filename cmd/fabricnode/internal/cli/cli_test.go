@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"natsfabric/internal/embedded"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func parse(t *testing.T, args ...string) (root, error) {
+	t.Helper()
+	var r root
+	_, err := newParser(&r, io.Discard, io.Discard).Parse(args)
+	return r, err
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// A flag wins over the environment, the environment over the file, the file over the default.
+func TestPrecedence(t *testing.T) {
+	conf := file(t, "mesh: from-file\nqueue: 7\nweight: 5\nlease-ttl: 30s\nembedded: true\nroutes: [nats://a:1, nats://b:2]\nlog-level: debug\nchannel: not-a-flag\n")
+	if _, err := parse(t, "run", "--config", conf); err == nil || !strings.Contains(err.Error(), `"channel"`) {
+		t.Errorf("an argument's name is taken as a key: %v", err)
+	}
+	conf = file(t, "mesh: from-file\nqueue: 7\nweight: 5\nlease-ttl: 30s\nembedded: true\nroutes: [nats://a:1, nats://b:2]\nlog-level: debug\nset-replicas: true\n")
+	t.Setenv("FABRIC_QUEUE", "8")
+	t.Setenv("FABRIC_WEIGHT", "6")
+	r, err := parse(t, "run", "--config", conf, "--weight", "9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.Run
+	if c.Weight != 9 || c.Queue != 8 || c.Mesh != "from-file" || c.LeaseTTL != 30*time.Second || c.Workers != 64 ||
+		!c.Embedded || len(c.Routes) != 2 || c.Routes[1] != "nats://b:2" || r.LogLevel != "debug" {
+		t.Errorf("got %+v, log level %q", c, r.LogLevel)
+	}
+	t.Setenv("FABRIC_CONFIG", conf)
+	if r, err := parse(t, "run"); err != nil || r.Run.Mesh != "from-file" {
+		t.Errorf("$FABRIC_CONFIG is not read: %q, %v", r.Run.Mesh, err)
+	}
+}
+
+func TestBadFiles(t *testing.T) {
+	for name, c := range map[string]struct{ text, says string }{
+		"unknown key": {"mesh: shop\nwieght: 2\n", `unknown key "wieght"`},
+		"no mapping":  {"- a\n- b\n", "must be a YAML mapping"},
+		"no YAML":     {"mesh: [\n", "configuration file"},
+		"nested":      {"mesh: {name: shop}\n", "mesh: it must be a value or a list"},
+		"empty value": {"mesh:\n", "mesh: it has no value"},
+		"wrong type":  {"mesh: shop\nqueue: many\n", "queue"},
+		"itself":      {"mesh: shop\nconfig: x\n", `unknown key "config"`},
+		"too large":   {"mesh: " + strings.Repeat("x", maxConfigFile), "larger than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := parse(t, "run", "--config", file(t, c.text)); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want an error that says %q", err, c.says)
+			}
+		})
+	}
+	if _, err := parse(t, "run", "--mesh", "shop", "--config", "/nonexistent/node.yaml"); err == nil {
+		t.Error("a file that is not there is taken")
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	of := func(k outcome.Kind, a outcome.Acceptance) error { return outcome.New("request", k, a, "", "") }
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{errors.New("x"), 1},
+		{&embedded.StartError{Subject: "dir"}, 2},
+		{startError(of(outcome.Unavailable, outcome.NotAccepted)), 3},
+		{startError(outcome.Wrap("acquire", outcome.AlreadyExists, outcome.NotAccepted, "", "", kvlocation.ErrRIDInUse)), 9},
+		{of(outcome.NotFound, outcome.NotAccepted), 5},
+		{of(outcome.CapacityExceeded, outcome.NotAccepted), 6},
+		{of(outcome.InternalFailure, outcome.Accepted), 7},
+		{of(outcome.Unavailable, outcome.Unknown), 8},
+		{withCode(4, withCode(2, errors.New("the first code stays"))), 2},
+		{fmt.Errorf("wrapped: %w", withCode(10, errors.New("x"))), 10},
+		{withCode(2, nil), 0},
+		{startError(nil), 0},
+		{errorStateCode0(kvlocation.ErrSuperseded), 9},
+	} {
+		if got := exitCode(c.err); got != c.want {
+			t.Errorf("exit code of %v is %d, want %d", c.err, got, c.want)
+		}
+	}
+}
+
+func errorStateCode0(err error) error { return withCode(errorStateCode(err), err) }
+
+// The table stands in --help and in the package's documentation, word for word.
+func TestExitTableIsDocumented(t *testing.T) {
+	src, err := os.ReadFile("../../main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile(`(?m)^(?://\t)? *(\d+)  (.+)$`)
+	doc, help := row.FindAllStringSubmatch(string(src), -1), row.FindAllStringSubmatch(exitTable, -1)
+	if len(doc) != 12 || len(help) != 12 {
+		t.Fatalf("%d rows in the documentation, %d in the help, want 12", len(doc), len(help))
+	}
+	for i := range doc {
+		if doc[i][1] != help[i][1] || doc[i][2] != help[i][2] {
+			t.Errorf("documentation: %v, help: %v", doc[i][1:], help[i][1:])
+		}
+	}
+}
+
+// With --json a failure is one object on standard output, also when the command line is wrong.
+func TestJSONFailure(t *testing.T) {
+	for _, args := range [][]string{{"run", "--json"}, {"call", "--json", "--mesh", "a b", "echo"}, {"--json", "nonsense"}} {
+		var out, errs bytes.Buffer
+		code := Main(args, strings.NewReader(""), &out, &errs)
+		var f failure
+		if err := json.Unmarshal(out.Bytes(), &f); err != nil || f.OK || f.Exit != code || code != ExitUsage || f.Error.Text == "" {
+			t.Errorf("%v: exit code %d, %v: %s", args, code, err, out.String())
+		}
+		if !strings.HasPrefix(errs.String(), "fabricnode: ") || strings.Count(errs.String(), "\n") != 1 {
+			t.Errorf("%v: standard error is not one line: %q", args, errs.String())
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{nil, {"--help"}, {"run", "--help"}} {
+		var out, errs bytes.Buffer
+		if code := Main(args, strings.NewReader(""), &out, &errs); code != 0 || !strings.Contains(out.String(), "Usage: fabricnode") || errs.Len() > 0 {
+			t.Errorf("%v: exit code %d, standard error %q", args, code, errs.String())
+		}
+		if strings.Contains(out.String(), "demo-node") {
+			t.Errorf("%v: the help shows what is not for people", args)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	var out, errs bytes.Buffer
+	if code := Main([]string{"version", "--json"}, strings.NewReader(""), &out, &errs); code != 0 {
+		t.Fatalf("exit code %d: %s", code, errs.String())
+	}
+	var v versionReply
+	if err := json.Unmarshal(out.Bytes(), &v); err != nil || v.Version == "" || v.NATSServer == "" || v.MinServer != kvlocation.MinServer {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+func TestServerFlags(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		says string // empty: allowed
+	}{
+		"alone":              {[]string{"--embedded"}, ""},
+		"cluster":            {[]string{"--embedded", "--rid", "n1", "--cluster-listen", "127.0.0.1:6222", "--routes", "nats://127.0.0.1:6223"}, ""},
+		"routes alone":       {[]string{"--embedded", "--rid", "n1", "--routes", "nats://127.0.0.1:6223"}, "belong together"},
+		"cluster, no name":   {[]string{"--embedded", "--cluster-listen", "127.0.0.1:6222", "--routes", "nats://127.0.0.1:6223"}, "--rid is missing"},
+		"routes, no server":  {[]string{"--routes", "nats://127.0.0.1:6223"}, "need --embedded"},
+		"no port":            {[]string{"--embedded", "--listen", "127.0.0.1"}, `--listen "127.0.0.1" is not allowed`},
+		"no number":          {[]string{"--embedded", "--listen", "127.0.0.1:http"}, "--listen"},
+		"weight":             {[]string{"--embedded", "--weight", "257"}, "--weight 257 is not allowed"},
+		"stop at once":       {[]string{"--embedded", "--stop-timeout", "0s"}, "--stop-timeout 0s is not allowed"},
+		"two wrong at once":  {[]string{"--embedded", "--weight=-1", "--start-timeout", "2h"}, "--start-timeout 2h0m0s is not allowed"},
+		"several at the URL": {[]string{"--server", "nats://a:1,nats://b:2"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := parse(t, append([]string{"run", "--mesh", "shop"}, c.args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c0 := &r.Run
+			if c0.RID == "" {
+				c0.RID, c0.ridIsFresh = freshRID(), true
+			}
+			err = c0.validate(c0.config(&app{}))
+			switch {
+			case c.says == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says) || exitCode(err) != ExitUsage):
+				t.Errorf("got %v, want a usage error that says %q", err, c.says)
+			}
+		})
+	}
+}
