@@ -1,0 +1,185 @@
+package fabric_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"natsfabric/channels"
+	"natsfabric/fabric"
+	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// nodeUser is the user of the node rid in the mesh m, as docs/api.md shows it.
+func nodeUser(rid string) string {
+	return fmt.Sprintf(`{ user: %[1]s, password: p, permissions: {
+		publish: { allow: [
+			"$JS.API.INFO"
+			"$JS.API.STREAM.INFO.KV_FABRIC_m_NODES", "$JS.API.STREAM.INFO.KV_FABRIC_m_LOCATION"
+			"$JS.API.DIRECT.GET.KV_FABRIC_m_NODES", "$JS.API.DIRECT.GET.KV_FABRIC_m_NODES.>"
+			"$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION", "$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION.>"
+			"$KV.FABRIC_m_NODES.lease.%[1]s", "$KV.FABRIC_m_NODES.desc.%[1]s", "$KV.FABRIC_m_NODES.probe.%[1]s"
+			"$KV.FABRIC_m_LOCATION.probe.%[1]s"
+			"fab.m.ch.*", "fab.m.node.>", "fab.m.client.>"
+		] }
+		subscribe: { allow: [
+			"_INBOX_%[1]s.>"
+			"fab.m.node.%[1]s.>", "fab.m.ch.* fabric", "fab.m.admin.* fabric"
+			"fab.m.chg.nodes.desc.*", "fab.m.chg.nodes.lease.%[1]s"
+			"$SRV.>"
+		] }
+		allow_responses: { max: 1, expires: "10m" }
+	} }`, rid)
+}
+
+const otherUsers = `
+	{ user: client, password: p, permissions: {
+		publish: { allow: [
+			"$JS.API.INFO"
+			"$JS.API.STREAM.INFO.KV_FABRIC_m_NODES", "$JS.API.STREAM.INFO.KV_FABRIC_m_LOCATION"
+			"$JS.API.DIRECT.GET.KV_FABRIC_m_NODES", "$JS.API.DIRECT.GET.KV_FABRIC_m_NODES.>"
+			"$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION", "$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION.>"
+			"$KV.FABRIC_m_NODES.probe.*", "$KV.FABRIC_m_LOCATION.probe.*"
+			"fab.m.ch.*", "fab.m.node.*.*.ch.*", "fab.m.node.*.*.hello"
+		] }
+		subscribe: { allow: ["_INBOX_client.>", "fab.m.client.>", "fab.m.chg.nodes.desc.*"] }
+	} }
+	{ user: plain, password: p, permissions: {
+		publish: { allow: ["fab.m.ch.echo"] }
+		subscribe: { allow: ["_INBOX_plain.>"] }
+	} }
+	{ user: operator, password: p, permissions: {
+		publish: { allow: ["$JS.API.>", "$KV.FABRIC_m_NODES.desc.*", "$KV.FABRIC_m_NODES.probe.*", "fab.m.admin.*", "$SRV.>"] }
+		subscribe: { allow: ["_INBOX_operator.>", "fab.m.chg.nodes.desc.*", "fab.m.client.>"] }
+	} }`
+
+// TestPermissions: with the permissions that docs/api.md shows, nodes and clients do their work without one refusal by
+// the server, and cannot do what is not theirs.
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t, fabrictest.WithConfig("authorization { users: [\n"+nodeUser("n1")+"\n"+nodeUser("n2")+otherUsers+"\n] }"))
+	as := func(user string) fabric.Connect {
+		return fabric.Connect{URL: s.URL(), User: user, Password: "p", Options: []nats.Option{nats.CustomInboxPrefix("_INBOX_" + user)}}
+	}
+	raw := func(user string) (*nats.Conn, *refusals) {
+		r := new(refusals)
+		return s.Connect(t, nats.UserInfo(user, "p"), nats.CustomInboxPrefix("_INBOX_"+user), nats.ErrorHandler(r.note)), r
+	}
+	operator, _ := raw("operator")
+	if _, err := kvlocation.Init(t.Context(), operator, kvlocation.Setup{Mesh: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	core, logs := observer.New(zap.WarnLevel)
+	log := zap.New(core)
+	n1 := startNode(t, fabric.Config{Mesh: "m", RID: "n1", Connect: as("n1"), Logger: log, Channels: []channels.Spec{{Name: "echo", Handler: echo}}})
+	n2 := startNode(t, fabric.Config{Mesh: "m", RID: "n2", Connect: as("n2"), Logger: log})
+	client, err := fabric.ConnectClient(t.Context(), fabric.ClientConfig{Mesh: "m", Connect: as("client"), Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close(t.Context()) })
+
+	for who, ch := range map[string]*channels.Channel{"a node": n2.Channel("echo"), "a client": client.Channel("echo")} {
+		if reply, err := ch.Request(timeout(t, 20*time.Second), []byte("x")); err != nil || string(reply.Data) != "x" {
+			t.Errorf("select-one by %s: %q, %v", who, reply.Data, err)
+		}
+		if err := ch.Send(timeout(t, 20*time.Second), nil); err != nil {
+			t.Errorf("send by %s: %v", who, err)
+		}
+		if _, err := ch.At("n1").Request(timeout(t, 20*time.Second), nil); err != nil {
+			t.Errorf("node direct by %s: %v", who, err)
+		}
+		if _, err := ch.At("n2").Request(timeout(t, 20*time.Second), nil); !errors.Is(err, outcome.NotFound) {
+			t.Errorf("a channel that the node does not serve, by %s: %v", who, err)
+		}
+	}
+	for who, store := range map[string]*kvlocation.Store{"a node": n2.Store(), "a client": client.Store()} {
+		if _, err := store.Lookup(timeout(t, 20*time.Second), kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: "nobody"}); !errors.Is(err, outcome.NotFound) {
+			t.Errorf("a look-up by %s: %v", who, err)
+		}
+		if nodes, err := store.Nodes(timeout(t, 20*time.Second)); err != nil || len(nodes) != 2 {
+			t.Errorf("the nodes as %s sees them: %v, %v", who, nodes, err)
+		}
+	}
+	plain, _ := raw("plain")
+	if m, err := plain.RequestWithContext(timeout(t, 20*time.Second), "fab.m.ch.echo", []byte("x")); err != nil || string(m.Data) != "x" {
+		t.Errorf("a plain client: %v", err)
+	}
+	for _, subject := range []string{"fab.m.admin.nodes", "$SRV.PING.echo"} {
+		if m, err := operator.RequestWithContext(timeout(t, 20*time.Second), subject, nil); err != nil || len(m.Data) == 0 {
+			t.Errorf("the operator's %s: %v", subject, err)
+		}
+	}
+	if err := n1.SetWeight(t.Context(), "echo", 2); err != nil {
+		t.Error(err)
+	}
+	stopNode(t, n1)
+	stopNode(t, n2)
+	for _, e := range logs.All() {
+		t.Errorf("logged: %s %v", e.Message, e.ContextMap())
+	}
+
+	for _, c := range []struct{ user, verb, subject, queue string }{
+		{"n2", "Publish", "$KV.FABRIC_m_NODES.lease.n1", ""},
+		{"n2", "Publish", "$KV.FABRIC_m_NODES.desc.n1", ""},
+		{"n2", "Publish", "$JS.API.STREAM.PURGE.KV_FABRIC_m_NODES", ""},
+		{"n2", "Publish", "fab.m.chg.nodes.desc.n1", ""},
+		{"n2", "Subscription", "fab.m.node.n1.>", ""},
+		{"n2", "Subscription", "fab.m.ch.echo", ""},
+		{"n2", "Subscription", "fab.m.ch.echo", "mine"},
+		{"client", "Publish", "$KV.FABRIC_m_NODES.lease.n1", ""},
+		{"client", "Publish", "fab.m.node.n1.1.r1.1--0", ""},
+		{"client", "Subscription", "fab.m.node.n1.>", ""},
+		{"plain", "Publish", "fab.m.admin.nodes", ""},
+		{"plain", "Publish", "fab.m.node.n1.1.ch.echo", ""},
+		{"operator", "Publish", "$KV.FABRIC_m_NODES.lease.n1", ""},
+	} {
+		nc, refused := raw(c.user)
+		switch {
+		case c.verb == "Publish":
+			err = nc.Publish(c.subject, []byte("{}"))
+		case c.queue != "":
+			_, err = nc.QueueSubscribeSync(c.subject, c.queue)
+		default:
+			_, err = nc.SubscribeSync(c.subject)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		fabrictest.Eventually(t, 20*time.Second, fmt.Sprintf("%s is refused %s to %s %s", c.user, c.verb, c.subject, c.queue), func() bool {
+			return refused.has(c.verb, c.subject)
+		})
+	}
+}
+
+// refusals are what the server refused one connection.
+type refusals struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (r *refusals) note(_ *nats.Conn, _ *nats.Subscription, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, err.Error())
+}
+
+func (r *refusals) has(verb, subject string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, text := range r.all {
+		if strings.Contains(strings.ToLower(text), "permissions violation for "+strings.ToLower(verb)) && strings.Contains(text, `"`+subject+`"`) {
+			return true
+		}
+	}
+	return false
+}
