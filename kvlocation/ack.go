@@ -11,12 +11,12 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// JetStream's error codes that a write distinguishes.
+// JetStream's error codes that a write distinguishes. All but the first mean "again".
 const (
-	codeNoResources       = 10023 // and 10047: the server or account is out of memory or disk
-	codeNoStorage         = 10047
-	codeNotAvailable      = 10008 // no leader
 	codeWrongLastSequence = 10071 // names the key's last sequence
+	codeNotAvailable      = 10008 // no leader
+	codeNoResources       = 10023 // the server is out of memory or disk
+	codeNoStorage         = 10047
 	codeStoreFailed       = 10077
 	codeDuplicateInFlight = 10158 // the same message ID is being stored
 	codeKeyInFlight       = 10164 // another write of the key is being stored; names no sequence
@@ -25,11 +25,11 @@ const (
 
 // pubAck is the server's answer to a write.
 type pubAck struct {
-	seq       uint64 // stored at, or the sequence that a codeWrongLastSequence names
-	code      int
-	err       error
-	notStored bool // this sending was certainly not stored, and the same write may be sent again
-	refused   bool // this sending was certainly not stored, and sending it again would not help
+	seq     uint64 // stored at, or the sequence that a codeWrongLastSequence names
+	code    int
+	err     error
+	nobody  bool // the sending reached nobody (503)
+	refused bool // sending it again would not help
 }
 
 var errNoResponders = errors.New("nobody takes writes of the stream (503)")
@@ -37,7 +37,7 @@ var errNoResponders = errors.New("nobody takes writes of the stream (503)")
 // parseAck reads an answer. The frequent one, {"stream":"...","seq":N,"duplicate":true}, costs no allocation.
 func parseAck(m *nats.Msg) pubAck {
 	if statusOf(m) == "503" {
-		return pubAck{code: 503, err: errNoResponders, notStored: true}
+		return pubAck{err: errNoResponders, nobody: true}
 	}
 	if seq, ok := parseStored(m.Data); ok {
 		return pubAck{seq: seq}
@@ -61,9 +61,7 @@ func parseAck(m *nats.Msg) pubAck {
 			return pubAck{err: a.Error}
 		}
 		ack.seq = n
-	case codeKeyInFlight, codeTooMany, codeNoResources, codeNoStorage:
-		ack.notStored = true
-	case codeNotAvailable, codeStoreFailed, codeDuplicateInFlight:
+	case codeNotAvailable, codeNoResources, codeNoStorage, codeStoreFailed, codeDuplicateInFlight, codeKeyInFlight, codeTooMany:
 	default:
 		ack.refused = true
 	}

@@ -93,6 +93,7 @@ func (s *Store) snapshot(ctx context.Context, b *bucket, floor uint64, keys ...s
 	if err != nil {
 		return nil, refused("read", b.name, err)
 	}
+	limit := s.limit(ctx, monotime.Now())
 	for try := 0; ; try++ {
 		snap, err := s.readSeveral(ctx, b, body)
 		if err != nil {
@@ -109,7 +110,11 @@ func (s *Store) snapshot(ctx context.Context, b *bucket, floor uint64, keys ...s
 		if snap.upTo >= floor {
 			return snap, nil
 		}
-		if err := s.sleep(ctx, backoff(try)); err != nil {
+		err = s.sleep(ctx, backoff(try))
+		if err == nil && monotime.Now() > limit {
+			err = errNoAnswer
+		}
+		if err != nil {
 			return nil, unavailable("read", b.name, errors.Join(err,
 				fmt.Errorf("the replica that answered is at sequence %d, behind %d", snap.upTo, floor)))
 		}

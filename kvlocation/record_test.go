@@ -148,10 +148,10 @@ func TestParseAck(t *testing.T) {
 		{`{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 9"},"stream":"KV_x","seq":0}`, pubAck{code: 10071, seq: 9}, true},
 		{`{"stream":"KV_x","seq":0,"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 9"}}`, pubAck{code: 10071, seq: 9}, true},
 		{`{"error":{"code":400,"err_code":10071,"description":"wrong"},"stream":"","seq":0}`, pubAck{}, true},
-		{`{"error":{"code":400,"err_code":10164,"description":"wrong last sequence"},"stream":"","seq":0}`, pubAck{code: 10164, notStored: true}, true},
+		{`{"error":{"code":400,"err_code":10164,"description":"wrong last sequence"},"stream":"","seq":0}`, pubAck{code: 10164}, true},
 		{`{"error":{"code":409,"err_code":10158,"description":"in process"},"stream":"","seq":0}`, pubAck{code: 10158}, true},
 		{`{"error":{"code":503,"err_code":10008,"description":"unavailable"},"stream":"","seq":0}`, pubAck{code: 10008}, true},
-		{`{"error":{"code":503,"err_code":10047,"description":"storage"},"stream":"","seq":0}`, pubAck{code: 10047, notStored: true}, true},
+		{`{"error":{"code":503,"err_code":10047,"description":"storage"},"stream":"","seq":0}`, pubAck{code: 10047}, true},
 		{`{"error":{"code":400,"err_code":10165,"description":"invalid TTL"},"stream":"","seq":0}`, pubAck{code: 10165, refused: true}, true},
 		{`{"stream":"KV_x","seq":0}`, pubAck{}, true},
 		{`{"stream":"KV_x"}`, pubAck{}, true},
@@ -167,7 +167,7 @@ func TestParseAck(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", c.data, got, c.want)
 		}
 	}
-	if got := parseAck(&nats.Msg{Header: nats.Header{"Status": {"503"}}}); !got.notStored {
+	if got := parseAck(&nats.Msg{Header: nats.Header{"Status": {"503"}}}); !got.nobody {
 		t.Errorf("no responders: %+v", got)
 	}
 }

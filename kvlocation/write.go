@@ -136,7 +136,7 @@ func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
 				return writeResult{}, err
 			}
 			return writeResult{revision: ack.seq, firstSent: sd.firstSent, repeated: sd.sent > 1}, nil
-		case ack.code == codeWrongLastSequence && !sd.open && ack.seq >= sd.expect:
+		case ack.code == codeWrongLastSequence && !sd.open && ack.seq > sd.expect:
 			return writeResult{}, s.conflict(sd, ack.seq)
 		case ack.code == codeWrongLastSequence:
 			res, again, err := s.judge(ctx, sd, ack.seq)
@@ -149,7 +149,9 @@ func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
 			}
 			return writeResult{}, s.unresolved(ctx, sd, ack.err)
 		default:
-			sd.open = sd.open || !ack.notStored
+			// Around a change of leaders two servers may answer one sending: one refuses what the other stores. Only
+			// "nobody took it" speaks for all of them.
+			sd.open = sd.open || !ack.nobody
 		}
 		why = ack.err
 		c.pause(ctx, backoff(try))

@@ -1,0 +1,78 @@
+// Package kvlocation is the Location Store of a mesh: which object is owned by which node, which nodes there are, and
+// which of them hold their leases. It keeps this in JetStream KV, where the stock nats CLI can read it, and it is the
+// one place that writes it.
+//
+// # Overview
+//
+// [Init] makes the two buckets of a mesh, [Check] compares them with what they should be, [Open] opens them for a
+// program.
+//
+//   - Objects: an [Entry] is what an object's key holds at one revision. [Store.Create], [Store.Ready],
+//     [Store.Takeover], [Store.Cancel], [Store.Adopt], [Store.CloseObject] and [Store.Release] are the moves of its
+//     record; [Transition] alone decides which are allowed. [Store.Lookup] is for routing, [Store.Read] and
+//     [Store.ReadSince] are for deciding.
+//   - Leases: [Store.AcquireLease] makes a [Lease], which renews itself and says whether work may begin
+//     ([Lease.Admit]). [Store.ConfirmAbsent] and [Store.ProvablyGone] make the evidence that others need.
+//   - Nodes: [Store.PublishDescriptor] says what a node is, [Store.OpenDirectory] follows what all of them say.
+//   - Time: [Clock] is the store's clock, with the bound of its error.
+//
+// A record moves like this; every arrow is one compare-and-set on the revision that was read:
+//
+//	            create                    ready               adopt
+//	Missing ------------> Creating ------------------> Ready <------+
+//	  ^  ^                 |    |  ^                    |  |  |     |
+//	  |  |     cancel      |    |  | takeover           |  |  +-----+
+//	  |  +-----------------+    +--+                    |  |
+//	  |                close, release                   |  |
+//	  +-------------------------------------------------+  +--> planned moves, which another package makes
+//
+// Missing is a delete marker that keeps the list of operations for 10 minutes, or nothing at all.
+//
+// # Guarantees
+//
+//   - One write path. Every key of the mesh is written by Store.write: a compare-and-set with an operation ID, which
+//     is also the message ID. (The one exception to compare-and-set is a program's own probe key, on whose value
+//     nothing is ever decided.)
+//   - Nothing is guessed (FO-7a). A write without an answer is sent again, the same one, until the store says what
+//     became of it: that it is a duplicate, or that the key has another revision. Then the record is read no older
+//     than that revision, and its list of the last eight operations tells. What cannot be told is reported as
+//     Unavailable with Unknown and a [Pending], never as lost.
+//   - "Lost" is concluded only within 9 minutes of the first sending, and delete markers stay for 10, so a delayed
+//     create cannot come true behind a close.
+//   - Nothing opens on an answer that belongs to a repeated write before the record was read again (FO-7e, FO-10.16):
+//     a nil error means that the write was applied, and [Change.Overwritten] tells whether somebody has written since.
+//   - Missing is never concluded from a stale replica: [Store.Lookup] confirms it by a write of an own key and a read
+//     no older than it. Without a quorum the answer is Unavailable. The same holds for every refusal of a move.
+//   - "Not sent" and "sent, no answer" are never the same error, and a lost connection wakes whoever waits at once.
+//   - Generations never go backwards (I6): an ObjectGeneration is the revision of its Creating record, takeover keeps
+//     it and raises the owner generation by one.
+//   - Fields that this version does not know are kept when a record is rewritten. A record of a later schema version
+//     is a ProtocolError that names the version.
+//   - Every operation ends: with its context, or after [Config.Timeout] when that has no deadline.
+//
+// # Non-guarantees
+//
+//   - No read in NATS is linearizable. [Store.Read] is, because it writes first; [Store.Lookup] of an existing record
+//     may be a few milliseconds old.
+//   - Two records are not changed together. Whoever needs that puts them into one record, or is safe at every prefix.
+//   - A tool that deletes or purges keys by hand takes the list of operations away. Unknown results of that moment
+//     then stay unknown.
+//   - What the store acknowledged is as durable as the servers keep it: see the settings in the project's scripts.
+//
+// # Failure handling
+//
+// An operation that ends with Unknown has a [Pending] in its error. [Store.Resolve] goes on with the same write;
+// [Store.GiveUp] makes sure that it can never be applied, by moving the revision, or finds that it was. A store that
+// was rolled back or made again is recognised by the acknowledgement of an own write and refused from then on
+// ([ErrRolledBack], [ErrMadeAgain]).
+//
+// # Files
+//
+//   - store.go opens the store; setup*.go makes and checks the buckets; identity.go recognises another store.
+//   - write.go is the write path, ack.go reads the server's answers, mux.go waits for them; read.go reads; probe.go
+//     confirms what "now" is.
+//   - record.go and jsonfields.go are the records, transition.go is what may follow what, change.go the operations,
+//     pending.go those of unknown result, lookup.go the reads of objects.
+//   - lease*.go are owner leases, gone.go is evidence against others, clock.go the store's clock.
+//   - descriptor*.go, publish.go, members.go, directory.go, follow.go, nodes.go are the nodes of the mesh.
+package kvlocation
