@@ -59,10 +59,10 @@ func TestClockBound(t *testing.T) {
 // After a jump forward a deadline is past only when the old reading says so too; after the TTL the new one counts.
 func TestClockJump(t *testing.T) {
 	for _, c := range []struct {
-		name         string
-		first, then  time.Duration
-		leniently    time.Duration // ahead of our clock by the more lenient reading
-		eventually   time.Duration // by the one that counts after the TTL
+		name        string
+		first, then time.Duration
+		leniently   time.Duration // ahead of our clock by the more lenient reading
+		eventually  time.Duration // by the one that counts after the TTL
 	}{
 		{"forward", 0, time.Hour, 0, time.Hour},
 		{"back", time.Hour, 0, 0, 0},

@@ -25,7 +25,7 @@ func (p program) publish(t testing.TB, l *Lease, state NodeState, channels ...st
 
 func TestDirectoryFollows(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t, 1)
+	m := newMesh(t)
 	a, b := m.program("a"), m.program("b")
 	la, lb := a.acquire(t, shortLease("a")), b.acquire(t, shortLease("b"))
 	a.publish(t, la, StatePreparing)
@@ -79,7 +79,7 @@ func TestDirectoryFollows(t *testing.T) {
 // A notice that is lost is found by the next one of its key, or by the check at the next interval.
 func TestDirectoryGap(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t, 1)
+	m := newMesh(t)
 	a, b := m.program("a"), m.program("b")
 	la, lb := a.acquire(t, shortLease("a")), b.acquire(t, shortLease("b"))
 	for _, c := range []struct {
@@ -91,7 +91,7 @@ func TestDirectoryGap(t *testing.T) {
 			b.publish(t, lb, StatePreparing)
 			d := a.directory(t, DirectoryConfig{Lease: la, Interval: c.interval, Grace: 2 * time.Hour, Resync: 2 * time.Hour})
 			wantMembers(t, d, "b")
-			lost := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Subject: "fab.m.chg.nodes.desc.b", Action: fabrictest.Drop})
+			lost := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Subject: m.notice("desc.b"), Action: fabrictest.Drop})
 			b.publish(t, lb, StateServing)
 			lost.Wait(t)
 			if c.again {
@@ -106,11 +106,11 @@ func TestDirectoryGap(t *testing.T) {
 // A source that delivers nothing any more is noticed by the own renewals' notices, replaced, and everything is read.
 func TestDirectorySilentSource(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t, 1)
+	m := newMesh(t)
 	a, b := m.program("a"), m.program("b")
 	la, lb := a.acquire(t, shortLease("a")), b.acquire(t, shortLease("b"))
 	d := a.directory(t, DirectoryConfig{Lease: la, Interval: time.Hour, Grace: 2 * time.Hour, Resync: 2 * time.Hour})
-	silent := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Subject: "fab.m.chg.nodes.>", Times: -1, Action: fabrictest.Drop})
+	silent := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Subject: m.notice(">"), Times: -1, Action: fabrictest.Drop})
 	b.publish(t, lb, StateServing)
 	wantMembers(t, d, "b")
 	if d.Stats().Rebuilds == 0 {
@@ -126,7 +126,7 @@ func TestDirectorySilentSource(t *testing.T) {
 
 func TestDirectoryReconnect(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t, 1)
+	m := newMesh(t)
 	a, b := m.program("a"), m.program("b")
 	lb := b.acquire(t, shortLease("b"))
 	d := a.directory(t, DirectoryConfig{Interval: time.Hour, Grace: 2 * time.Hour, Resync: 2 * time.Hour})
@@ -143,7 +143,7 @@ func TestDirectoryReconnect(t *testing.T) {
 
 func TestDirectoryResyncAndClose(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t, 1)
+	m := newMesh(t)
 	a := m.program("a")
 	d := a.directory(t, DirectoryConfig{})
 	if err := d.Resync(testContext(t)); err != nil {

@@ -49,12 +49,20 @@ func drainUntil(t testing.TB, l *Lease, kind LeaseEventKind) LeaseEvent {
 	}
 }
 
+// unwatchedMesh is a mesh whose numbers are going to be reset.
+func unwatchedMesh(t testing.TB, url string) *mesh {
+	t.Helper()
+	nc := connect(t, url)
+	if _, err := Init(testContext(t), nc, Setup{Mesh: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	return &mesh{t: t, name: "m", urls: []string{url}}
+}
+
 func TestStoreRolledBack(t *testing.T) {
 	t.Parallel()
 	srv := fabrictest.StartServer(t)
-	initMesh(t, srv.URL(), 1)
-	m := &mesh{t: t, url: srv.URL()}
-	p := m.program("n1")
+	p := unwatchedMesh(t, srv.URL()).program("n1")
 	l := p.acquire(t, shortLease("n1"))
 	ctx := testContext(t)
 
@@ -68,9 +76,6 @@ func TestStoreRolledBack(t *testing.T) {
 		if _, err := p.write(ctx, write{bucket: p.nodes, key: "desc.other", blind: true, opID: nuid.Next()}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := p.nc.Publish("x", nil); err != nil {
-		t.Fatal(err)
 	}
 	srv.Kill()
 	if err := os.RemoveAll(srv.StoreDir()); err != nil {
@@ -93,9 +98,7 @@ func TestStoreMadeAgain(t *testing.T) {
 		t.Run(bucket, func(t *testing.T) {
 			t.Parallel()
 			srv := fabrictest.StartServer(t)
-			initMesh(t, srv.URL(), 1)
-			m := &mesh{t: t, url: srv.URL()}
-			p := m.program("n1")
+			p := unwatchedMesh(t, srv.URL()).program("n1")
 			l := p.acquire(t, shortLease("n1"))
 			ctx := testContext(t)
 			if _, err := p.write(ctx, write{bucket: p.location, key: "actor.a", opID: nuid.Next()}); err != nil {
@@ -120,10 +123,10 @@ func TestStoreMadeAgain(t *testing.T) {
 // A leader that is behind makes nobody conclude anything: the own write decides.
 func TestStaleIdentityConcludesNothing(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t, 1)
+	m := newMesh(t)
 	p := m.program("n1")
 	l := p.acquire(t, shortLease("n1"))
-	info := fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$JS.API.STREAM.INFO.KV_FABRIC_m_NODES", Times: 4,
+	info := fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.info(), Times: 4,
 		Action: fabrictest.Respond(`{"config":{"metadata":{"fabric-epoch":"1"}},"state":{"last_seq":1},"ts":"2020-01-01T00:00:00Z"}`)}
 	armed := p.proxy.Arm(info)
 	armed.Wait(t)

@@ -40,7 +40,7 @@ func TestLeaseConfig(t *testing.T) {
 
 func TestLeaseLives(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t, 1)
+	m := newMesh(t)
 	p := m.program("n1")
 	ctx := testContext(t)
 	l := p.acquire(t, shortLease("n1"))
@@ -93,7 +93,7 @@ func TestAdmitCost(t *testing.T) {
 // A second process with the RID of a live one waits for the expiry, sees a renewal, and is refused.
 func TestLeaseInUse(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t, 1)
+	m := newMesh(t)
 	cfg := shortLease("n1")
 	cfg.Host = "here"
 	l := m.program("n1").acquire(t, cfg)
@@ -124,7 +124,7 @@ func TestLeaseInUse(t *testing.T) {
 // A lapse closes everything; the same process comes back over its own expiry with a new generation.
 func TestLeaseLapseAndReturn(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t, 1)
+	m := newMesh(t)
 	p := m.program("n1")
 	l := p.acquire(t, shortLease("n1"))
 	old, lctx := l.Generation(), l.Context()

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"natsfabric/fabrictest"
+	"natsfabric/internal/wire"
 	"natsfabric/outcome"
 )
 
@@ -23,30 +24,41 @@ const readyIn = 30 * time.Second
 
 // mesh is a store of a test, to which every program has a path of its own.
 type mesh struct {
-	t   testing.TB
-	url string
+	t    testing.TB
+	name string
+	urls []string // programs take one server after the other
+	next int
 }
 
-func newMesh(t testing.TB, replicas int, opts ...fabrictest.Option) *mesh {
+// newMesh makes a mesh on a server of its own.
+func newMesh(t testing.TB) *mesh {
 	t.Helper()
-	var url string
-	if replicas == 1 {
-		url = fabrictest.StartServer(t, opts...).URL()
-	} else {
-		url = fabrictest.StartCluster(t, replicas, opts...).URL()
-	}
-	initMesh(t, url, replicas)
-	return &mesh{t: t, url: url}
+	return makeMesh(t, "m", 1, fabrictest.StartServer(t).URL())
 }
 
-func initMesh(t testing.TB, url string, replicas int) {
+// makeMesh makes a mesh on servers that other meshes may use too. Its leases are watched and judged (I6).
+func makeMesh(t testing.TB, name string, replicas int, urls ...string) *mesh {
 	t.Helper()
-	nc := connect(t, url)
-	if r, err := Init(testContext(t), nc, Setup{Mesh: "m", Replicas: replicas}); err != nil || !r.OK() {
+	m := &mesh{t: t, name: name, urls: urls}
+	nc := connect(t, urls[0])
+	if r, err := Init(testContext(t), nc, Setup{Mesh: name, Replicas: replicas}); err != nil || !r.OK() {
 		t.Fatalf("init: %+v, %v", r, err)
 	}
-	nc.Close()
+	m.watchLeases(nc)
+	return m
 }
+
+// server is the next program's server.
+func (m *mesh) server() string {
+	m.next++
+	return m.urls[m.next%len(m.urls)]
+}
+
+// The subjects at which the tests break the path.
+func (m *mesh) key(key string) string  { return "$KV." + wire.Mesh(m.name).NodesBucket() + "." + key }
+func (m *mesh) notice(k string) string { return wire.Mesh(m.name).ChangePrefix() + ".nodes." + k }
+func (m *mesh) reads() string          { return "$JS.API.DIRECT.GET.KV_" + wire.Mesh(m.name).NodesBucket() }
+func (m *mesh) info() string           { return "$JS.API.STREAM.INFO.KV_" + wire.Mesh(m.name).NodesBucket() }
 
 // program is one program's store, and the path between it and the server.
 type program struct {
@@ -57,9 +69,9 @@ type program struct {
 
 func (m *mesh) program(rid string) program {
 	m.t.Helper()
-	proxy := fabrictest.NewProxy(m.t, m.url)
+	proxy := fabrictest.NewProxy(m.t, m.server())
 	nc := connect(m.t, proxy.URL())
-	return program{Store: openStore(m.t, nc, Config{Mesh: "m", RID: rid, AttemptTimeout: time.Second}), nc: nc, proxy: proxy}
+	return program{Store: openStore(m.t, nc, Config{Mesh: m.name, RID: rid, AttemptTimeout: time.Second}), nc: nc, proxy: proxy}
 }
 
 func (p program) acquire(t testing.TB, cfg LeaseConfig) *Lease {
