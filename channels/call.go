@@ -28,7 +28,7 @@ const (
 // operation is one Request, Send or SendUnconfirmed on its way. It lives on its caller's stack.
 type operation struct {
 	ch    *Channel
-	call  *Call
+	call  Call
 	flags wire.Flags
 	// deadline is the operation's, on the local clock. timed is true when ctx does not end by then on its own.
 	deadline time.Time
@@ -45,8 +45,8 @@ type target struct {
 	link    *link // nil for the queue group
 }
 
-// operate runs one operation to its one end.
-func (r *Router) operate(ctx context.Context, c *Channel, call *Call) (Reply, error) {
+// operate runs one operation to its one end. The call is passed by value, and so stays on the stack.
+func (r *Router) operate(ctx context.Context, c *Channel, call Call) (Reply, error) {
 	if c.invalid != nil {
 		return Reply{}, outcome.Wrap(call.Op, outcome.InvalidOperation, outcome.NotAccepted, c.target, "", c.invalid)
 	}
@@ -124,7 +124,7 @@ func (op *operation) begin(ctx context.Context, standard time.Duration) {
 // attempt sends the operation to one target and waits for what becomes of it. again is true when it is certain that
 // the target did not take it, and another may be tried; op.last is then the refusal, or nil if nobody was there.
 func (r *Router) attempt(ctx context.Context, op *operation, to target) (reply Reply, again bool, err error) {
-	c, call := op.ch, op.call
+	c, call := op.ch, &op.call
 	if call.Op == opSendUnconfirmed {
 		return Reply{}, false, r.publish(op, to.subject, "")
 	}
@@ -199,7 +199,7 @@ func (r *Router) wait(ctx context.Context, op *operation, w *waiter) (got answer
 
 // judge reads an answer.
 func (r *Router) judge(op *operation, to target, m *nats.Msg, noticed bool) (reply Reply, again bool, err error) {
-	c, call := op.ch, op.call
+	c, call := op.ch, &op.call
 	if len(m.Header) == 0 {
 		r.answered(to.link)
 		return Reply{Data: m.Data}, false, nil

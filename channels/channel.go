@@ -131,7 +131,7 @@ func (r *Router) start(ctx context.Context, c *Channel, op, rid string, data []b
 	var reply Reply
 	var err error
 	if r.invoke == nil {
-		reply, err = r.operate(ctx, c, &call)
+		reply, err = r.operate(ctx, c, call)
 	} else {
 		mc := call
 		reply, err = r.invoke(ctx, &mc)
@@ -146,5 +146,5 @@ func (r *Router) start(ctx context.Context, c *Channel, op, rid string, data []b
 
 // runCall is the innermost Invoker.
 func (r *Router) runCall(ctx context.Context, call *Call) (Reply, error) {
-	return r.operate(ctx, r.Channel(call.Channel), call)
+	return r.operate(ctx, r.Channel(call.Channel), *call)
 }

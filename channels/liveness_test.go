@@ -1,6 +1,8 @@
 package channels_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -159,5 +161,110 @@ func onePeersFailureTouchesNoOther(t *testing.T) {
 		if _, err := m3.Channel("work").Request(within(t, patience), fmt.Append(nil, "later-", i)); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// suspectInHalfOpen starts m1 behind a proxy and m2 beside it, lets m1's bytes vanish, and returns once the caller
+// suspects it.
+func suspectInHalfOpen(t *testing.T, cfg channels.Config) (dir *directory, caller *node, proxy *fabrictest.Proxy) {
+	t.Helper()
+	srv := server(t)
+	proxy = srv.Proxy(t)
+	dir = newDirectory(member("m1", 1, "c"), member("m2", 1, "c"))
+	cfg.Directory = dir
+	caller = start(t, srv.URL(), cfg)
+	for rid, url := range map[string]string{"m1": proxy.URL(), "m2": srv.URL()} {
+		serve(t, startMember(t, url, dir, rid, 1), channels.Spec{Name: "c", Handler: (&ledger{}).handler(rid)})
+	}
+	proxy.Apply(fabrictest.HalfOpen)
+	done := make(chan struct{})
+	for range 12 {
+		go func() {
+			_, _ = caller.Channel("c").Request(within(t, 3*time.Second), nil)
+			done <- struct{}{}
+		}()
+	}
+	for range 12 {
+		receive(t, done, "the end of a request")
+	}
+	fabrictest.Eventually(t, patience, "suspicion", func() bool { return stateOf(caller, "m1") >= channels.PeerSuspect })
+	return dir, caller, proxy
+}
+
+// TestForgottenMemberIsStillAvoided: a descriptor may go while the frozen process still sits in the queue group.
+func TestForgottenMemberIsStillAvoided(t *testing.T) {
+	t.Parallel()
+	dir, caller, _ := suspectInHalfOpen(t, channels.Config{})
+	dir.remove("m1")
+	fabrictest.Eventually(t, patience, "the directory's change is seen", func() bool {
+		for _, p := range caller.Peers() {
+			if p.RID == "m1" {
+				return !p.Listed
+			}
+		}
+		t.Fatal("the peer is forgotten")
+		return false
+	})
+	for range 40 {
+		if reply, err := caller.Channel("c").Request(within(t, patience), nil); err != nil || string(reply.Data) != "m2" {
+			t.Fatalf("reply %q, error %v", reply.Data, err)
+		}
+	}
+}
+
+// TestLeaseDecidesOnSuspicion: a suspect without a lease is not ready at once.
+func TestLeaseDecidesOnSuspicion(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 100)
+	_, caller, _ := suspectInHalfOpen(t, channels.Config{LeaseOf: func(_ context.Context, rid string) (kvlocation.LeaseState, error) {
+		asked <- rid
+		return kvlocation.LeaseState{RID: rid}, nil
+	}})
+	if rid := receive(t, asked, "the lease's reading"); rid != "m1" {
+		t.Errorf("the lease of %s was read", rid)
+	}
+	fabrictest.Eventually(t, patience, "not ready", func() bool { return stateOf(caller, "m1") == channels.PeerNotReady })
+	if m := caller.Metrics(); m.NotReady != 1 || m.Suspects != 1 {
+		t.Errorf("%d suspects, %d not ready", m.Suspects, m.NotReady)
+	}
+}
+
+// TestNobodyReadyIsUnavailable: no member is picked for want of a better one.
+func TestNobodyReadyIsUnavailable(t *testing.T) {
+	t.Parallel()
+	dir, caller, proxy := suspectInHalfOpen(t, channels.Config{})
+	dir.remove("m2")
+	began := time.Now()
+	fabrictest.Eventually(t, patience, "no member is ready", func() bool {
+		_, err := caller.Channel("c").Request(within(t, patience), nil)
+		return err != nil && errors.Is(err, outcome.Unavailable) && errors.Is(err, outcome.NotAccepted)
+	})
+	if took := time.Since(began); took > patience/2 {
+		t.Errorf("it took %v", took)
+	}
+	proxy.Heal()
+	fabrictest.Eventually(t, patience, "it is picked again", func() bool {
+		_, err := caller.Channel("c").Request(within(t, patience), nil)
+		return err == nil
+	})
+}
+
+// TestAskedAgainWhileAMemberIsReady: a member that is ready but not yet in the queue group is waited for.
+func TestAskedAgainWhileAMemberIsReady(t *testing.T) {
+	t.Parallel()
+	srv := server(t)
+	dir := newDirectory(member("m1", 1, "c"))
+	caller := startClient(t, srv.URL(), dir)
+	m1 := startMember(t, srv.URL(), dir, "m1", 1)
+	ended := make(chan error, 1)
+	var tr channels.Trace
+	go func() {
+		_, err := caller.Channel("c").Request(within(t, patience), nil, channels.WithTrace(&tr))
+		ended <- err
+	}()
+	fabrictest.Eventually(t, patience, "nothing takes it", func() bool { return caller.Metrics().Calls["c"].NoResponders > 2 })
+	serve(t, m1, channels.Spec{Name: "c", Handler: echo})
+	if err := receive(t, ended, "the end of the request"); err != nil || tr.NoResponders < 3 {
+		t.Errorf("%+v, %v", tr, err)
 	}
 }

@@ -276,16 +276,21 @@ func (s *Server) handle(req *Request) {
 	reply, err := s.invoke(req)
 	s.stats.took(time.Since(start))
 	if err != nil {
-		s.stats.handlerErrors.Add(1)
-		s.stats.lastError.Store(&err)
-		var e *outcome.Error
-		if !errors.As(err, &e) {
-			e = outcome.Wrap("", outcome.InternalFailure, outcome.Accepted, "", "", err)
-		}
-		s.answerError(req, e)
+		s.failed(req, err)
 		return
 	}
 	s.answer(req, reply)
+}
+
+// failed ends a request whose handler returned an error.
+func (s *Server) failed(req *Request, err error) {
+	s.stats.handlerErrors.Add(1)
+	s.stats.lastError.Store(&err)
+	var e *outcome.Error
+	if !errors.As(err, &e) {
+		e = outcome.Wrap("", outcome.InternalFailure, outcome.Accepted, "", "", err)
+	}
+	s.answerError(req, e)
 }
 
 // invoke calls the handler and turns a panic into an error.
