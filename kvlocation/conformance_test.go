@@ -35,6 +35,7 @@ func TestConformance(t *testing.T) {
 					"another write of the key in flight, injected": keyInFlightInjected,
 					"the same write in flight, injected":           idInFlightInjected,
 					"no leader and nobody, injected":               refusalsInjected,
+					"a leader that is behind, injected":            leaderBehindInjected,
 					"stale answers to reads, injected":             staleInjected,
 					"connection lost before the write":             cutBefore,
 					"connection lost before the answer":            cutAfter,
@@ -262,6 +263,21 @@ func refusalsInjected(t *testing.T, b *bed) {
 	p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Times, tr.Action = -1, fabrictest.NoResponders })
 	_, err = p.Ready(briefly(t), ch.Entry, n1)
 	wantError(t, err, outcome.Unavailable, outcome.NotAccepted)
+}
+
+// leaderBehindInjected has a deposed leader, which has not seen the last write, refuse the next one: the key is not at
+// another revision, so nothing was lost.
+func leaderBehindInjected(t *testing.T, b *bed) {
+	p, key := b.party(t), objectOf(t)
+	at := p.ready(t, key).Entry
+	said := p.arm(t, key, func(tr *fabrictest.Trigger) {
+		tr.Times, tr.Action = 2, fabrictest.JetStreamError(400, 10071, "wrong last sequence: 1")
+	})
+	k, _ := key.key()
+	res, err := p.write(testContext(t), write{bucket: p.location, key: k, expect: at.Revision, value: []byte("{}"), opID: "once"})
+	if err != nil || res.revision <= at.Revision || said.Count() != 2 {
+		t.Fatalf("got %+v, %v", res, err)
+	}
 }
 
 // staleInjected makes the answers to consistent reads look like those of a replica that is behind, and swallows one,

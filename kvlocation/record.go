@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"natsfabric/internal/wire"
@@ -47,16 +46,6 @@ func (k ObjectKey) key() (string, error) {
 		return "", err
 	}
 	return string(k.Kind) + "." + token, nil
-}
-
-// parseObjectKey is the inverse of key.
-func parseObjectKey(key string) (ObjectKey, error) {
-	kind, token, _ := strings.Cut(key, ".")
-	id, err := wire.UnescapeID(token)
-	if err != nil {
-		return ObjectKey{}, err
-	}
-	return ObjectKey{Kind: ObjectKind(kind), ID: id}, nil
 }
 
 // Phase is the state of an object record. The moves between phases are made by Transition alone.

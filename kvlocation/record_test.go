@@ -107,9 +107,6 @@ func TestEntryOf(t *testing.T) {
 	if e, _ := entryOf(testKey, &storedMsg{revision: 7, header: purge}); e.writes() != 7 {
 		t.Errorf("writes() = %d", e.writes())
 	}
-	if k, err := parseObjectKey("actor.alice"); err != nil || k != testKey {
-		t.Errorf("got %v, %v", k, err)
-	}
 }
 
 func TestRecordSizeIsChecked(t *testing.T) {
