@@ -3,6 +3,7 @@ package fabric_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -67,8 +68,11 @@ const otherUsers = `
 func TestPermissions(t *testing.T) {
 	t.Parallel()
 	s := fabrictest.StartServer(t, fabrictest.WithConfig("authorization { users: [\n"+nodeUser("n1")+"\n"+nodeUser("n2")+otherUsers+"\n] }"))
+	early := new(refusals) // what the server refuses before the node follows its connection, and logs it
 	as := func(user string) fabric.Connect {
-		return fabric.Connect{URL: s.URL(), User: user, Password: "p", Options: []nats.Option{nats.CustomInboxPrefix("_INBOX_" + user)}}
+		return fabric.Connect{URL: s.URL(), User: user, Password: "p", Options: []nats.Option{
+			nats.CustomInboxPrefix("_INBOX_" + user), nats.ErrorHandler(early.note),
+		}}
 	}
 	raw := func(user string) (*nats.Conn, *refusals) {
 		r := new(refusals)
@@ -127,6 +131,9 @@ func TestPermissions(t *testing.T) {
 	for _, e := range logs.All() {
 		t.Errorf("logged: %s %v", e.Message, e.ContextMap())
 	}
+	for _, text := range early.list() {
+		t.Errorf("refused at the start: %s", text)
+	}
 
 	for _, c := range []struct{ user, verb, subject, queue string }{
 		{"n2", "Publish", "$KV.FABRIC_m_NODES.lease.n1", ""},
@@ -173,10 +180,14 @@ func (r *refusals) note(_ *nats.Conn, _ *nats.Subscription, err error) {
 	r.all = append(r.all, err.Error())
 }
 
-func (r *refusals) has(verb, subject string) bool {
+func (r *refusals) list() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, text := range r.all {
+	return slices.Clone(r.all)
+}
+
+func (r *refusals) has(verb, subject string) bool {
+	for _, text := range r.list() {
 		if strings.Contains(strings.ToLower(text), "permissions violation for "+strings.ToLower(verb)) && strings.Contains(text, `"`+subject+`"`) {
 			return true
 		}
