@@ -2,6 +2,8 @@ package kvlocation
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,10 +40,7 @@ func BenchmarkWriteCAS(b *testing.B) {
 	value := []byte(strings.Repeat("x", 64))
 	bounded, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
-	sides := []struct {
-		name string
-		do   func(key string, revision uint64) (uint64, error)
-	}{
+	sides := []casSide{
 		{"fabric", func(key string, revision uint64) (uint64, error) {
 			r, err := s.write(bounded, write{bucket: s.location, key: key, expect: revision, value: value, opID: nuid.Next()})
 			return r.revision, err
@@ -64,27 +63,69 @@ func BenchmarkWriteCAS(b *testing.B) {
 	}
 	for _, callers := range []int{1, 64} {
 		for _, side := range sides {
-			b.Run("callers="+strconv.Itoa(callers)+"/"+side.name, func(b *testing.B) {
+			b.Run(fmt.Sprintf("callers=%d/%s", callers, side.name), func(b *testing.B) {
 				b.ReportAllocs()
-				b.ResetTimer()
-				var wg sync.WaitGroup
-				run := nuid.Next()
-				for c := range callers {
-					wg.Go(func() {
-						key := "bench." + run + strconv.Itoa(c)
-						var revision uint64
-						for i := c; i < b.N; i += callers {
-							r, err := side.do(key, revision)
-							if err != nil {
-								b.Errorf("%v", err)
-								return
-							}
-							revision = r
-						}
-					})
-				}
-				wg.Wait()
+				side.run(b, callers, b.N)
 			})
 		}
+		b.Run(fmt.Sprintf("callers=%d/ratio", callers), func(b *testing.B) {
+			for b.Loop() {
+				reportRatios(b, sides, callers)
+			}
+		})
+	}
+}
+
+// casSide is one way to do a compare-and-set.
+type casSide struct {
+	name string
+	do   func(key string, revision uint64) (uint64, error)
+}
+
+// run does n writes, each caller on a key of its own.
+func (s casSide) run(b *testing.B, callers, n int) {
+	b.Helper()
+	var wg sync.WaitGroup
+	name := nuid.Next()
+	for c := range callers {
+		wg.Go(func() {
+			key, revision := fmt.Sprintf("bench.%s-%d", name, c), uint64(0)
+			for i := c; i < n; i += callers {
+				r, err := s.do(key, revision)
+				if err != nil {
+					b.Errorf("%s: %v", s.name, err)
+					return
+				}
+				revision = r
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// reportRatios runs the sides in turn, 15 rounds of 64 callers' worth of writes, and reports how many times as fast
+// as each of the others the first one is: the median of the rounds, and their spread.
+func reportRatios(b *testing.B, sides []casSide, callers int) {
+	b.Helper()
+	const rounds = 15
+	n := 300 * (1 + callers/16)
+	ratios := make([][]float64, len(sides))
+	for range rounds {
+		var first time.Duration
+		for i, s := range sides {
+			start := time.Now()
+			s.run(b, callers, n)
+			if took := time.Since(start); i == 0 {
+				first = took
+			} else {
+				ratios[i] = append(ratios[i], float64(took)/float64(first))
+			}
+		}
+	}
+	for i, s := range sides[1:] {
+		r := ratios[i+1]
+		slices.Sort(r)
+		b.ReportMetric(r[rounds/2], "x-"+s.name)
+		b.ReportMetric((r[rounds*3/4]-r[rounds/4])/r[rounds/2], "spread-"+s.name)
 	}
 }
