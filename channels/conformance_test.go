@@ -247,13 +247,14 @@ func acceptedRunsNowhereElse(t *testing.T) {
 	ends = append(ends, end{"plain", err})
 
 	ctx, cancel := context.WithCancel(context.Background())
+	cancelled := make(chan error, 1)
 	go func() {
-		for len(l.of("cancelled")) == 0 && t.Context().Err() == nil {
-			time.Sleep(time.Millisecond)
-		}
-		cancel()
+		_, err := ch.Request(ctx, []byte("cancelled"))
+		cancelled <- err
 	}()
-	_, err = ch.Request(ctx, []byte("cancelled"))
+	fabrictest.Eventually(t, patience, "it runs", func() bool { return len(l.of("cancelled")) == 1 })
+	cancel()
+	err = receive(t, cancelled, "the end of the request")
 	wantErr(t, err, outcome.DeadlineExceeded, outcome.Unknown)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled operation: %v", err)

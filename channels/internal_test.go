@@ -65,7 +65,7 @@ func TestEveryWaitEndsOnce(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 16 {
 		callers.Go(func() {
-			for range 3000 {
+			for range 1000 {
 				w, _, token, refused := tab.acquire(0, "c", nil, rand.N(2) == 0)
 				if refused != refusedNot {
 					t.Errorf("refused: %d", refused)
@@ -114,7 +114,7 @@ func TestEveryWaitEndsOnce(t *testing.T) {
 	callers.Wait()
 	close(done)
 	others.Wait()
-	if sum := delivered.Load() + abandoned.Load() + swept.Load(); sum != 16*3000 || delivered.Load() == 0 || abandoned.Load() == 0 || swept.Load() == 0 {
+	if sum := delivered.Load() + abandoned.Load() + swept.Load(); sum != 16*1000 || delivered.Load() == 0 || abandoned.Load() == 0 || swept.Load() == 0 {
 		t.Errorf("%d replied, %d gave up, %d cut off", delivered.Load(), abandoned.Load(), swept.Load())
 	}
 	if n := tab.inFlight(); n != 0 || len(tab.all) > tab.max {

@@ -135,6 +135,8 @@ func onePeersFailureTouchesNoOther(t *testing.T) {
 		}()
 	}
 	until := time.Now().Add(6 * time.Second)
+	pace := time.NewTicker(5 * time.Millisecond)
+	defer pace.Stop()
 	for i := 0; time.Now().Before(until); i++ {
 		began := time.Now()
 		if _, err := m3.Channel("work").At("m2").Request(within(t, patience), fmt.Append(nil, "direct-", i)); err != nil {
@@ -146,7 +148,7 @@ func onePeersFailureTouchesNoOther(t *testing.T) {
 		if took := time.Since(began); took > patience/10 {
 			t.Errorf("a request to a live peer took %v", took)
 		}
-		time.Sleep(5 * time.Millisecond)
+		<-pace.C
 	}
 	fabrictest.Eventually(t, patience, "the frozen member is not picked", func() bool { return stateOf(m3, "m1") >= channels.PeerSuspect })
 	if got := stateOf(m3, "m2"); got != channels.PeerReady {
@@ -176,6 +178,7 @@ func suspectInHalfOpen(t *testing.T, cfg channels.Config) (dir *directory, calle
 	for rid, url := range map[string]string{"m1": proxy.URL(), "m2": srv.URL()} {
 		serve(t, startMember(t, url, dir, rid, 1), channels.Spec{Name: "c", Handler: (&ledger{}).handler(rid)})
 	}
+	t.Cleanup(proxy.Heal) // before the members close, which would wait for the server
 	proxy.Apply(fabrictest.HalfOpen)
 	done := make(chan struct{})
 	for range 12 {
