@@ -118,9 +118,14 @@ func (c *cli) run(ctx context.Context, stdout, stderr io.Writer) error {
 		IdleWindow: c.IdleWindow, IdleNodes: c.IdleNodes, Dir: c.Dir,
 		Progress: func(what string) { fmt.Fprintln(stderr, what) },
 	})
-	if err != nil {
+	if len(report.Results) == 0 {
 		return err
 	}
+	// What was measured before a failure is printed, too.
+	return errors.Join(err, c.print(report, stdout, stderr))
+}
+
+func (c *cli) print(report bench.Report, stdout, stderr io.Writer) error {
 	if c.JSON {
 		return errors.Join(report.WriteSetups(stderr), report.WriteJSON(stdout))
 	}

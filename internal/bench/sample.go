@@ -37,15 +37,16 @@ var metrics = []struct {
 // Sample is what one slice of one side measured.
 type Sample map[Metric]float64
 
-// work is what the callers of one side do, again and again.
+// work is what the callers of one side do, again and again. Only op is needed.
 type work struct {
+	// before runs before the slice.
+	before func(ctx context.Context) error
 	// op is one operation of one caller; each caller has one under way at a time.
 	op func(caller int) error
-	// flush, if set, ends what op only began. The slice ends with it, and single operations are not timed.
+	// flush ends what op only began. The slice ends with it, and single operations are not timed.
 	flush func(ctx context.Context) error
-	// settle, if set, runs after the slice. It returns when what was sent has come to rest: how many messages
-	// arrived since start, and when the last did. before is called before the slice.
-	before func(ctx context.Context) error
+	// settle runs after the slice and returns when what was sent has come to rest: how many messages arrived since
+	// before, and when the last one did.
 	settle func(ctx context.Context, sent int64) (arrived int64, last time.Time, err error)
 }
 
