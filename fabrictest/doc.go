@@ -6,8 +6,8 @@
 // [StartServer] and [StartCluster] start nats-server with JetStream inside the
 // test process, within milliseconds and about a second. With [AsProcess] each
 // server is a process of its own, which can also be killed with SIGKILL and
-// frozen with SIGSTOP. All of them keep their data when they are stopped and
-// started again on the same port.
+// frozen with SIGSTOP, and whose clocks may be apart ([WithClocks]). All of them
+// keep their data when they are stopped and started again on the same port.
 //
 // A [Proxy] stands in the path between a client and a server and applies
 // [Fault] values: cut, half-open, hang, delay, loss of one direction, refused
@@ -27,9 +27,9 @@
 // [StartProcess] and [BuildBinary] run child programs that can be killed and
 // frozen, and [Eventually] waits for a condition without sleeping blindly.
 //
-// Everything takes a testing.TB, fails the test when it can't do its work, and
-// is cleaned up when the test ends. [Example] provides a testing.TB to testable
-// examples and to programs that aren't tests.
+// Functions that start something take a testing.TB, fail the test when they
+// can't do their work, and clean up when it ends. [Example] provides a
+// testing.TB to testable examples and to programs that aren't tests.
 //
 // # Guarantees
 //
@@ -38,8 +38,9 @@
 //     stays behind it, unless the action says that it acts on the message alone.
 //   - A message that no trigger matches is passed on byte for byte.
 //   - Memory per proxied connection is bounded: at most about 1 MiB of waiting
-//     bytes plus one message of up to 64 MiB in each direction; beyond that the
-//     proxy stops reading and the sender feels it as TCP back-pressure.
+//     bytes plus one message of up to 64 MiB in each direction, and 4096
+//     messages that triggers keep apart; beyond that the proxy stops reading and
+//     the sender feels it as TCP back-pressure.
 //
 // # Non-guarantees
 //

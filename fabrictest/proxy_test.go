@@ -49,7 +49,7 @@ func proxied(t testing.TB, opts ...nats.Option) (*fabrictest.Server, *fabrictest
 	p := s.Proxy(t)
 	opts = append([]nats.Option{
 		nats.Name("client"), nats.ReconnectWait(10 * time.Millisecond), nats.ReconnectJitter(0, 0),
-		nats.MaxReconnects(-1), nats.Timeout(short),
+		nats.MaxReconnects(-1),
 	}, opts...)
 	nc := fabrictest.Connect(t, p.URL(), opts...)
 	mustRequest(t, nc, "before")

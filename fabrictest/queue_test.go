@@ -55,8 +55,18 @@ func TestQueueBoundsMessagesKeptApart(t *testing.T) {
 	for range maxAside - 1 {
 		q.putBack(item{}, false)
 	}
+	popped := make(chan bool, 1)
+	go func() {
+		it, ok := q.pop()
+		popped <- ok && it.late
+	}()
+	select {
+	case <-popped:
+		t.Fatal("the end came before what is kept apart")
+	case <-time.After(50 * time.Millisecond):
+	}
 	q.putBack(item{late: true}, true)
-	if it, ok := q.pop(); !ok || !it.late {
+	if !<-popped {
 		t.Fatal("the last one did not come")
 	}
 	if _, ok := q.pop(); ok {

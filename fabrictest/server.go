@@ -2,7 +2,9 @@ package fabrictest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -128,15 +130,25 @@ func (s *Server) Connect(t testing.TB, opts ...nats.Option) *nats.Conn {
 }
 
 // Connect connects a client to url (a server's or a proxy's), which is closed
-// when the test ends.
+// when the test ends. An attempt that takes too long, as on a slow machine, is
+// made again for up to a minute; any other failure fails the test.
 func Connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
+	deadline := time.Now().Add(readyTimeout)
 	nc, err := nats.Connect(url, opts...)
+	for isTimeout(err) && time.Now().Before(deadline) {
+		nc, err = nats.Connect(url, opts...)
+	}
 	if err != nil {
 		t.Fatalf("fabrictest: connect to %s: %v", url, err)
 	}
 	t.Cleanup(func() { closeAndWait(nc) })
 	return nc
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.Is(err, nats.ErrTimeout) || errors.As(err, &ne) && ne.Timeout()
 }
 
 // closeAndWait closes nc and waits until its callbacks have run, so that no

@@ -147,6 +147,7 @@ func TestTriggerHoldAloneIsOvertaken(t *testing.T) {
 	publish(t, nc, "sink.b", "1")
 	expect(t, got, "1")
 	nc.Close()
+	expectNothing(t, got)
 	held.Release()
 	expect(t, got, "late")
 }
