@@ -24,7 +24,7 @@ func candidates(t *testing.T) {
 	bed.Sees(t, client, "desk", "desk1", "desk2")
 	c := bed.NewCaller(t, "op", client)
 
-	notReadyBack, desk2Back := notReady.CutStore(), desk2.CutStore()
+	notReadyCut, desk2Cut := notReady.CutStore(), desk2.CutStore()
 	notReady.Became(t, "Preparing")
 	desk2.Became(t, "Preparing")
 	counts := share(t, b, c, "", 200)
@@ -52,12 +52,12 @@ func candidates(t *testing.T) {
 	// With a weight of 0 a member is still a node that may be named.
 	repliedBy(t, "at a member of weight 0", c.Call(t, bed.Do{RID: "heavy"}), "heavy")
 
-	desk2Back()
+	desk2Cut.Restore()
 	desk2.Became(t, "Serving")
 	fabrictest.Eventually(t, bed.Long, "desk2 takes its share again", func() bool {
 		return share(t, b, c, "desk", 20)["desk2"] > 0
 	})
-	notReadyBack()
+	notReadyCut.Restore()
 	notReady.Became(t, "Serving")
 	judge(t, b, c)
 }

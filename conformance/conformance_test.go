@@ -25,6 +25,23 @@ func TestConformance(t *testing.T) {
 		{"FO-3.1a", candidates},
 		{"FO-3.1b", reselectionUntilAcceptance},
 		{"FO-3.1c", nodeDirect},
+		{"FO-3.2a", failuresShow},
+		{"FO-3.2b", othersGoOn},
+		{"FO-3.2c", handshakeIsRepeated},
+		{"FO-3.2d", lostConnectionIsUnknown},
+		{"FO-7a", sameWriteAgain},
+		{"FO-7b", lastListIsKept},
+		{"FO-7c", graceExtendsNoLease},
+		{"FO-7d", everythingIsCheckedFirst},
+		{"FO-7e", nothingOpensOnUnknown},
+		{"FO-8", errorsTellKindAndAcceptance},
+		{"FO-10.1", selectionEndsWithAcceptance},
+		{"FO-10.2", directKeepsIdentity},
+		{"FO-10.3", nothingIsResubmitted},
+		{"FO-10.4", hostsStayServing},
+		{"FO-10.5", reconnectIsANewEpoch},
+		{"CA-3", queueGroups},
+		{"CA-6", fabricHoldsTheBoundaries},
 	} {
 		t.Run(rule.id, func(t *testing.T) {
 			t.Parallel()
@@ -35,7 +52,8 @@ func TestConformance(t *testing.T) {
 
 // always are the promises that no test may break, whatever it does.
 var always = []history.Validator{
-	history.AtMostOnce, history.NoLoss, history.OneTerminal, history.Monotonic, history.Identity, history.NoAdvice,
+	history.AtMostOnce, history.NoLoss, history.OneTerminal, history.Monotonic, history.Identity,
+	history.Reselection, history.NoAdvice,
 }
 
 // judge collects the evidence of a caller and fails the test for every broken promise. It waits for the caller's
@@ -58,6 +76,28 @@ func want(t *testing.T, what string, op history.Op, kind outcome.Kind, acc outco
 	t.Helper()
 	if op.Err == nil || !errors.Is(op.Err, kind) || !errors.Is(op.Err, acc) {
 		t.Errorf("%s: %v (reply %q), want %v and %v", what, op.Err, op.Reply, kind, acc)
+	}
+}
+
+// refusedByAll runs an operation that nobody takes several times. Each must end as Unavailable and NotAccepted, except that
+// an attempt may be on its way just when the deadline comes: then nobody can know, and it must not have run.
+func refusedByAll(t *testing.T, what string, b *bed.Bed, c *bed.Caller, d bed.Do) {
+	t.Helper()
+	certain := 0
+	for range 5 {
+		op := c.Call(t, d)
+		onItsWay := op.Trace.Attempts > len(op.Trace.Refused)+op.Trace.NoResponders
+		if n, where := b.Evidence(t, nil).Runs(op.ID); n > 0 {
+			t.Errorf("%s: it ran at %v", what, where)
+		}
+		if errors.Is(op.Err, outcome.DeadlineExceeded) && errors.Is(op.Err, outcome.Unknown) && onItsWay && op.Trace.Attempts > 1 {
+			continue
+		}
+		certain++
+		want(t, what, op, outcome.Unavailable, outcome.NotAccepted)
+	}
+	if certain == 0 {
+		t.Errorf("%s: no operation was told that nobody took it", what)
 	}
 }
 

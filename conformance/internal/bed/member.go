@@ -86,24 +86,8 @@ func (m *Member) Kill9() {
 	m.Kill()
 }
 
-// CutStore loses everything that the member sends to the store, requests of other members pass, until the returned
-// function is called.
-func (m *Member) CutStore() (restore func()) { return CutStore(m.Proxies) }
-
-// CutStore loses everything that goes to the store through ps.
-func CutStore(ps Proxies) (restore func()) {
-	var armed []*fabrictest.Armed
-	for _, p := range ps {
-		for _, subject := range []string{"$KV.>", "$JS.API.>"} {
-			armed = append(armed, p.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: subject, Times: -1, Action: fabrictest.Drop}))
-		}
-	}
-	return func() {
-		for _, a := range armed {
-			a.Disarm()
-		}
-	}
-}
+// CutStore loses what the member sends to the store; its connection and its callers' requests are left alone.
+func (m *Member) CutStore() *StoreCut { return CutStore(m.Proxies) }
 
 // Leave asks for an orderly end (SIGTERM).
 func (m *Member) Leave(t testing.TB) { m.Signal(t, syscall.SIGTERM) }

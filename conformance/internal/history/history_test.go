@@ -38,6 +38,12 @@ func fails(acc outcome.Acceptance, remote bool) error {
 	return e
 }
 
+func traced(target string, attempts, refused int) Op {
+	o := op("a", Request, nil)
+	o.Target, o.Trace.Attempts, o.Trace.Refused = target, attempts, make([]string, refused)
+	return o
+}
+
 func ms(n ...int) (d []time.Duration) {
 	for _, v := range n {
 		d = append(d, time.Duration(v)*time.Millisecond)
@@ -97,6 +103,8 @@ func TestValidators(t *testing.T) {
 			"goroutines: 3 before, 9 after, 8 allowed", Evidence{Before: map[string]int{"g": 3}, After: map[string]int{"g": 3}}},
 		{"elsewhere", Identity, Evidence{Ops: []Op{direct}, Ledgers: []Ledger{ledger("n2", "a")}}, "named n1 and ran at n2",
 			Evidence{Ops: []Op{direct}, Ledgers: []Ledger{ledger("n1", "a")}}},
+		{"sent again without a refusal", Reselection, Evidence{Ops: []Op{traced("", 2, 0)}}, "sent 2 times after 0 refusals", Evidence{Ops: []Op{traced("", 3, 2)}}},
+		{"a named node was tried again", Reselection, Evidence{Ops: []Op{traced("n1", 2, 1)}}, "at n1, was sent 2 times", Evidence{Ops: []Op{traced("n1", 1, 0)}}},
 		{"plain error", NoAdvice, Evidence{Ops: []Op{op("a", Request, errors.New("x"))}}, "says neither", Evidence{Ops: []Op{op("a", Request, fails(outcome.Unknown, false))}}},
 		{"no kind", NoAdvice, Evidence{Ops: []Op{op("a", Request, &outcome.Error{})}}, "no valid kind", Evidence{}},
 		{"advice", NoAdvice, Evidence{Ops: []Op{op("a", Request, advising)}}, "gives advice", Evidence{}},

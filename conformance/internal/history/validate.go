@@ -58,13 +58,15 @@ var (
 	Bounded     = Validator{"I10", "goroutines, subscriptions, connections, consumers and records stay bounded", bounded}
 	// Identity is no invariant of its own but the rule FO-2.2.
 	Identity = Validator{"FO-2.2", "an operation at a named node runs there or nowhere", identity}
+	// Reselection is the rule FO-10.1: of an operation's attempts, only the last may have been taken.
+	Reselection = Validator{"FO-10.1", "a selection is repeated only after a refusal", reselection}
 	// NoAdvice is the rule FO-8 for every error that callers saw.
 	NoAdvice = Validator{"FO-8", "an error says its kind and acceptance and never advises to retry", noAdvice}
 )
 
 // All returns every validator.
 func All() []Validator {
-	return []Validator{AtMostOnce, NoLoss, OneTerminal, Monotonic, Isolation, Bounded, Identity, NoAdvice}
+	return []Validator{AtMostOnce, NoLoss, OneTerminal, Monotonic, Isolation, Bounded, Identity, Reselection, NoAdvice}
 }
 
 // maxListed bounds how many breaches of one promise are listed.
@@ -248,6 +250,23 @@ func identity(e *Evidence) (broken []string) {
 			if rid != op.Target {
 				broken = append(broken, fmt.Sprintf("operation %s named %s and ran at %s", op.ID, op.Target, rid))
 			}
+		}
+	}
+	return broken
+}
+
+// maxRefusers is how many refusers a trace names at most.
+const maxRefusers = 64
+
+func reselection(e *Evidence) (broken []string) {
+	for i := range e.Ops {
+		op := &e.Ops[i]
+		certain := len(op.Trace.Refused) + op.Trace.NoResponders
+		if op.Trace.Attempts > certain+1 && len(op.Trace.Refused) < maxRefusers {
+			broken = append(broken, fmt.Sprintf("operation %s was sent %d times after %d refusals", op.ID, op.Trace.Attempts, certain))
+		}
+		if op.Target != "" && op.Trace.Attempts > 1 {
+			broken = append(broken, fmt.Sprintf("operation %s, at %s, was sent %d times", op.ID, op.Target, op.Trace.Attempts))
 		}
 	}
 	return broken
