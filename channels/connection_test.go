@@ -246,3 +246,51 @@ func oneTerminalResult(t *testing.T) {
 		}
 	})
 }
+
+// TestDrainOverAReconnectSwallowsNothing loses the connection while a subscription drains. nats.go announces it to the
+// new server and then forgets it, and what that server sends to it would vanish.
+func TestDrainOverAReconnectSwallowsNothing(t *testing.T) {
+	t.Parallel()
+	srv := server(t)
+	proxy := srv.Proxy(t)
+	dir := newDirectory(member("m1", 1, "c"), member("m2", 1, "c"))
+	var l ledger
+	var m1 *node
+	m1 = start(t, proxy.URL(), channels.Config{RID: "m1", Lifecycle: 1, Directory: dir, ReplaceConnection: func(string) {
+		go func() { _ = m1.nc.ForceReconnect() }()
+	}})
+	if err := m1.SetServing(true); err != nil {
+		t.Fatal(err)
+	}
+	s1 := serve(t, m1, channels.Spec{Name: "c", Weight: 8, Handler: l.handler("m1")})
+	serve(t, startMember(t, srv.URL(), dir, "m2", 1), channels.Spec{Name: "c", Handler: l.handler("m2")})
+	caller := startClient(t, srv.URL(), dir)
+
+	leave := proxy.Arm(fabrictest.Trigger{Verb: "UNSUB", Action: fabrictest.Signal})
+	silent := proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Verb: "PONG", Times: -1, Action: fabrictest.Drop})
+	left := make(chan error, 1)
+	go func() { left <- s1.SetWeight(within(t, patience), 0) }()
+	leave.Wait(t)
+	silent.Wait(t)
+	silent.Disarm()
+	proxy.Apply(fabrictest.Cut)
+	if err := receive(t, left, "the end of SetWeight"); err != nil {
+		wantErr(t, err, outcome.Unavailable, outcome.Unknown)
+	}
+	fabrictest.Eventually(t, patience, "the connection is back", func() bool { return m1.Epoch() >= 2 })
+	fabrictest.Eventually(t, patience, "all goes to the other", func() bool {
+		for i := range 20 {
+			reply, err := caller.Channel("c").Request(within(t, 2*time.Second), fmt.Append(nil, i))
+			if err != nil || string(reply.Data) != "m2" {
+				return false
+			}
+		}
+		return true
+	})
+	if got := s1.Stats(); got.Subscriptions != 0 {
+		t.Errorf("%+v", got)
+	}
+	if _, err := caller.Channel("c").At("m1").Request(within(t, patience), []byte("direct")); err != nil {
+		t.Errorf("direct: %v", err)
+	}
+}
