@@ -113,20 +113,27 @@ func TestExitCodes(t *testing.T) {
 
 func errorStateCode0(err error) error { return withCode(errorStateCode(err), err) }
 
-// The table stands in --help and in the package's documentation, word for word.
+// The table stands in --help, in the program's documentation and in docs/, word for word.
 func TestExitTableIsDocumented(t *testing.T) {
-	src, err := os.ReadFile("../../main.go")
-	if err != nil {
-		t.Fatal(err)
+	help := regexp.MustCompile(`(?m)^ *(\d+)  (.+)$`).FindAllStringSubmatch(exitTable, -1)
+	if len(help) != 12 {
+		t.Fatalf("%d rows in the help, want 12", len(help))
 	}
-	row := regexp.MustCompile(`(?m)^(?://\t)? *(\d+)  (.+)$`)
-	doc, help := row.FindAllStringSubmatch(string(src), -1), row.FindAllStringSubmatch(exitTable, -1)
-	if len(doc) != 12 || len(help) != 12 {
-		t.Fatalf("%d rows in the documentation, %d in the help, want 12", len(doc), len(help))
-	}
-	for i := range doc {
-		if doc[i][1] != help[i][1] || doc[i][2] != help[i][2] {
-			t.Errorf("documentation: %v, help: %v", doc[i][1:], help[i][1:])
+	for name, row := range map[string]string{
+		"../../main.go": `(?m)^//\t *(\d+)  (.+)$`, "../../../../docs/fabricnode.md": `(?m)^\| (\d+) \| (.+) \|$`,
+	} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := regexp.MustCompile(row).FindAllStringSubmatch(string(text), -1)
+		if len(rows) != len(help) {
+			t.Fatalf("%s has %d rows, the help %d", name, len(rows), len(help))
+		}
+		for i := range rows {
+			if rows[i][1] != help[i][1] || rows[i][2] != help[i][2] {
+				t.Errorf("%s: %v, help: %v", name, rows[i][1:], help[i][1:])
+			}
 		}
 	}
 }
