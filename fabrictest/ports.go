@@ -11,48 +11,62 @@ import (
 
 // Ports are taken from below the range that operating systems give to outgoing
 // connections: a server that is down for a moment must find its port free when
-// it comes back, and so must a proxy.
+// it comes back, and so must a proxy. Test processes that run side by side keep
+// apart by blocks: who listens on the first port of a block, as long as it
+// lives, has the others.
 const (
-	firstPort = 15_000
-	lastPort  = 31_999
+	firstPort = 10_000
+	blockSize = 100
+	blocks    = 220
 )
 
-var handedOut struct {
+var ports struct {
 	sync.Mutex
-	ports map[int]bool
+	held []net.Listener // one for each block of this process, never closed
+	free []int          // those released longest ago come first
 }
 
-// freePort returns a port on loopback that is free now and given to no other
-// caller in this process.
+// freePort returns a port on loopback that is nobody else's until the test ends.
 func freePort(t testing.TB) int {
 	t.Helper()
-	handedOut.Lock()
-	defer handedOut.Unlock()
-	for range 1000 {
-		port := firstPort + rand.IntN(lastPort-firstPort+1)
-		if handedOut.ports[port] {
+	ports.Lock()
+	defer ports.Unlock()
+	for range 10 * blocks {
+		if len(ports.free) == 0 {
+			takeBlock()
 			continue
 		}
+		port := ports.free[0]
+		ports.free = ports.free[1:]
 		l, err := net.Listen("tcp", loopback(port))
 		if err != nil {
-			continue
+			continue // some other program's
 		}
 		l.Close()
-		if handedOut.ports == nil {
-			handedOut.ports = make(map[int]bool)
-		}
-		handedOut.ports[port] = true
 		t.Cleanup(func() { releasePort(port) })
 		return port
 	}
-	t.Fatalf("no free port between %d and %d", firstPort, lastPort)
+	t.Fatalf("fabrictest: no free port between %d and %d", firstPort, firstPort+blocks*blockSize)
 	return 0
 }
 
+// takeBlock tries to get one more block.
+func takeBlock() {
+	base := firstPort + blockSize*rand.IntN(blocks)
+	l, err := net.Listen("tcp", loopback(base))
+	if err != nil {
+		return
+	}
+	ports.held = append(ports.held, l)
+	for port := base + 1; port < base+blockSize; port++ {
+		ports.free = append(ports.free, port)
+	}
+}
+
 func releasePort(port int) {
-	handedOut.Lock()
-	defer handedOut.Unlock()
-	delete(handedOut.ports, port)
+	ports.Lock()
+	defer ports.Unlock()
+	ports.free = append(ports.free, port)
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

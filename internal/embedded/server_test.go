@@ -116,7 +116,7 @@ func TestDurableByDefault(t *testing.T) {
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 1000 {
-		port := 10_000 + rand.IntN(5000)
+		port := 6_000 + rand.IntN(4000)
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			l.Close()
