@@ -94,6 +94,10 @@ func (a *admin) answer(verb string) (any, error) {
 }
 
 func (a *admin) close() {
+	if !a.n.link.nc.IsConnected() {
+		_ = a.sub.Unsubscribe() // there is nobody to answer, and nothing to drain
+		return
+	}
 	if a.sub.Drain() == nil {
 		select {
 		case <-a.done:

@@ -7,7 +7,8 @@ var start = time.Now()
 // Time is an instant on this process's monotonic clock. Only differences mean anything.
 type Time time.Duration
 
-// Now returns the present instant. It costs one system call and no allocation.
+// Now returns the present instant. It costs about as much as time.Now and allocates nothing, except at the first call
+// and after the wall clock was set or the machine slept.
 func Now() Time { return Time(now()) }
 
 // Since returns the time elapsed since t.
