@@ -48,7 +48,7 @@ func TestConformanceNodes(t *testing.T) {
 			cell("FO-7c/lost answers", testLostRenewalAnswers)
 			cell("FO-7c/erased", testErasedRenewal)
 			cell("FO-7d", testStoreBack)
-			cell("FO-2.2", testTwoProcesses)
+			cell("FO-7c/two processes", testTwoProcesses)
 			cell("FO-10.16", testUnknownRenewal)
 		})
 	}
@@ -58,7 +58,7 @@ func TestConformanceNodes(t *testing.T) {
 // the grace the directory says so.
 func testGrace(t *testing.T, m *mesh) {
 	a, b := m.program("a"), m.program("b")
-	la, lb := a.acquire(t, shortLease("a")), b.acquire(t, shortLease("b"))
+	la, lb := a.acquire(t, shortLease("a")), b.acquire(t, steadyLease("b"))
 	b.publish(t, lb, StateServing, "work")
 	d := a.directory(t, DirectoryConfig{Lease: la, Grace: 6 * time.Second})
 	wantMembers(t, d, "b")
@@ -82,7 +82,7 @@ func testGrace(t *testing.T, m *mesh) {
 // FO-7b: notices still come, but the store cannot be read. Nobody joins the list from notices alone.
 func testNobodyJoinsWhileStale(t *testing.T, m *mesh) {
 	a, b := m.program("a"), m.program("b")
-	lb := b.acquire(t, shortLease("b"))
+	lb := b.acquire(t, steadyLease("b"))
 	d := a.directory(t, DirectoryConfig{Interval: 200 * time.Millisecond})
 	unread := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.reads(), Times: -1, Action: fabrictest.Drop})
 	fabrictest.Eventually(t, readyIn, "stale", func() bool { return d.State() == DirectoryStale })
@@ -104,7 +104,7 @@ func testNobodyJoinsWhileStale(t *testing.T, m *mesh) {
 // changes; and only what differs changes.
 func testStoreBack(t *testing.T, m *mesh) {
 	a, b, c := m.program("a"), m.program("b"), m.program("c")
-	la, lb, lc := a.acquire(t, shortLease("a")), b.acquire(t, shortLease("b")), c.acquire(t, shortLease("c"))
+	la, lb, lc := a.acquire(t, shortLease("a")), b.acquire(t, steadyLease("b")), c.acquire(t, steadyLease("c"))
 	b.publish(t, lb, StateServing)
 	c.publish(t, lc, StateServing)
 	d := a.directory(t, DirectoryConfig{Lease: la})
@@ -175,7 +175,7 @@ func testRepeatedRenewal(t *testing.T, m *mesh) {
 // FO-7c: a renewal's answers are lost twice, which is less than the TTL: no admission is refused.
 func testLostRenewalAnswers(t *testing.T, m *mesh) {
 	p := m.program("n1")
-	l := p.acquire(t, shortLease("n1"))
+	l := p.acquire(t, steadyLease("n1"))
 	before := l.acked.Load().revision
 	lost := p.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Subject: "_INBOX.>", Times: 2, Action: fabrictest.Drop,
 		Match: isAck})
@@ -196,12 +196,16 @@ func testLostRenewalAnswers(t *testing.T, m *mesh) {
 // The lease is closed as soon as that is found, and comes back under a new generation.
 func testErasedRenewal(t *testing.T, m *mesh) {
 	p, admin := m.program("n1"), m.program("admin")
-	l := p.acquire(t, shortLease("n1"))
+	l := p.acquire(t, steadyLease("n1"))
 	old, lctx := l.Generation(), l.Context()
+	deadline := monotime.Time(l.deadline.Load())
 	if _, err := admin.write(testContext(t), write{bucket: admin.nodes, key: leaseKey("n1"), blind: true, marker: true, ttl: markerTTL, opID: nuid.Next()}); err != nil {
 		t.Fatal(err)
 	}
 	wantEvent(t, l, LeaseLapsed)
+	if monotime.Now() > deadline {
+		t.Error("the lease was closed by its deadline only")
+	}
 	if err := context.Cause(lctx); !errors.Is(err, ErrOwnershipLost) {
 		t.Fatalf("cause %v", err)
 	}
@@ -222,13 +226,13 @@ func testUnknownRenewal(t *testing.T, m *mesh) {
 	if st, err := admin.LeaseOf(testContext(t), "n1"); err != nil || !st.Live {
 		t.Fatalf("the renewal was not applied: %+v, %v", st, err)
 	}
-	reads := p.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.reads(), Times: -1, Action: fabrictest.Drop})
+	own := p.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.key("probe.n1"), Times: -1, Action: fabrictest.Drop})
 	acks.Disarm()
-	reads.Wait(t) // the renewal is acknowledged now, the read is not answered
+	own.Wait(t) // the renewal is acknowledged now, the own write before the reading is not
 	if err := l.Admit(); !errors.Is(err, outcome.Unavailable) {
 		t.Fatalf("admission before the read: %v", err)
 	}
-	reads.Disarm()
+	own.Disarm()
 	if e := wantEvent(t, l, LeaseRegained); e.Generation <= old {
 		t.Fatalf("generation %d after %d", e.Generation, old)
 	}

@@ -27,7 +27,7 @@ func TestDirectoryFollows(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
 	a, b := m.program("a"), m.program("b")
-	la, lb := a.acquire(t, shortLease("a")), b.acquire(t, shortLease("b"))
+	la, lb := a.acquire(t, steadyLease("a")), b.acquire(t, steadyLease("b"))
 	a.publish(t, la, StatePreparing)
 	d := a.directory(t, DirectoryConfig{Lease: la})
 	wantMembers(t, d, "a")
@@ -40,7 +40,7 @@ func TestDirectoryFollows(t *testing.T) {
 	}
 	wantMembers(t, d, "a", "b")
 	got, ok := d.Members().Get("b")
-	if !ok || got.State != StateServing || got.Lifecycle != lb.Lifecycle() || got.Revision == 0 || got.LeaseTTLMillis != 4000 {
+	if !ok || got.State != StateServing || got.Lifecycle != lb.Lifecycle() || got.Revision == 0 || got.LeaseTTLMillis != 18000 {
 		t.Fatalf("member %+v", got)
 	}
 	if c := d.Members().Channel("work"); len(c) != 1 || c[0].RID != "b" || len(d.Members().Channel("none")) != 0 {
@@ -81,7 +81,7 @@ func TestDirectoryGap(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
 	a, b := m.program("a"), m.program("b")
-	la, lb := a.acquire(t, shortLease("a")), b.acquire(t, shortLease("b"))
+	la, lb := a.acquire(t, steadyLease("a")), b.acquire(t, steadyLease("b"))
 	for _, c := range []struct {
 		name     string
 		interval time.Duration
@@ -108,7 +108,7 @@ func TestDirectorySilentSource(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
 	a, b := m.program("a"), m.program("b")
-	la, lb := a.acquire(t, shortLease("a")), b.acquire(t, shortLease("b"))
+	la, lb := a.acquire(t, steadyLease("a")), b.acquire(t, steadyLease("b"))
 	d := a.directory(t, DirectoryConfig{Lease: la, Interval: time.Hour, Grace: 2 * time.Hour, Resync: 2 * time.Hour})
 	silent := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Subject: m.notice(">"), Times: -1, Action: fabrictest.Drop})
 	b.publish(t, lb, StateServing)
@@ -128,7 +128,7 @@ func TestDirectoryReconnect(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
 	a, b := m.program("a"), m.program("b")
-	lb := b.acquire(t, shortLease("b"))
+	lb := b.acquire(t, steadyLease("b"))
 	d := a.directory(t, DirectoryConfig{Interval: time.Hour, Grace: 2 * time.Hour, Resync: 2 * time.Hour})
 	a.proxy.Apply(fabrictest.Cut, fabrictest.RefuseReconnect)
 	fabrictest.Eventually(t, readyIn, "the loss is told", func() bool { return d.State() == DirectoryStale })

@@ -46,6 +46,13 @@
 //   - "Not sent" and "sent, no answer" are never the same error, and a lost connection wakes whoever waits at once.
 //   - Generations never go backwards (I6): an ObjectGeneration is the revision of its Creating record, takeover keeps
 //     it and raises the owner generation by one.
+//   - A lease ends here before it can end on the store: at the first sending of the renewal that was acknowledged last,
+//     plus TTL, less the margin, on a clock that also counts suspended time (FO-7c). A lease generation that has lapsed
+//     never admits again; the process comes back, if nobody took its key, under a new generation and the same lifecycle.
+//   - Nobody overwrites a live lease, and an older process run never comes back after a later one.
+//   - While the store does not answer, a [Directory] keeps the list that it read last, adds nobody to it (FO-7b), and
+//     says so; when the store is back everything is read again before only what differs is changed (FO-7d).
+//   - An idle node costs one write and three small reads per renewal interval, however large the mesh is.
 //   - Fields that this version does not know are kept when a record is rewritten. A record of a later schema version
 //     is a ProtocolError that names the version.
 //   - Every operation ends: with its context, or after [Config.Timeout] when that has no deadline.
@@ -57,6 +64,9 @@
 //   - Two records are not changed together. Whoever needs that puts them into one record, or is safe at every prefix.
 //   - A tool that deletes or purges keys by hand takes the list of operations away. Unknown results of that moment
 //     then stay unknown.
+//   - A directory is behind the store by the way of a notice, or by its interval when a notice was lost. Whoever is on
+//     the list may be gone: that is for the peers to find out.
+//   - A mesh has at most [MaxMembers] descriptors, those of nodes that are gone and not forgotten included.
 //   - What the store acknowledged is as durable as the servers keep it: see the settings in the project's scripts.
 //
 // # Failure handling
@@ -74,5 +84,5 @@
 //   - record.go and jsonfields.go are the records, transition.go is what may follow what, change.go the operations,
 //     pending.go those of unknown result, lookup.go the reads of objects.
 //   - lease*.go are owner leases, gone.go is evidence against others, clock.go the store's clock.
-//   - descriptor*.go, publish.go, members.go, directory.go, follow.go, nodes.go are the nodes of the mesh.
+//   - descriptor*.go, publish.go, members.go, directory.go, follow.go are the nodes of the mesh.
 package kvlocation

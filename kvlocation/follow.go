@@ -129,9 +129,9 @@ func (d *Directory) restore() error {
 	return d.bounded(func(ctx context.Context) error { return d.readAll(ctx, true) })
 }
 
-// bounded runs one conversation with the store and notes whether the store answered.
+// bounded runs one conversation with the store (a write and a read at most) and notes whether the store answered.
 func (d *Directory) bounded(talk func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(d.ctx, d.s.attempt)
+	ctx, cancel := context.WithTimeout(d.ctx, 2*d.s.attempt)
 	defer cancel()
 	err := talk(ctx)
 	switch {
@@ -210,7 +210,7 @@ func (d *Directory) takeNotices(m *nats.Msg) {
 			gap = true // not from the stream: the store itself is asked
 		case strings.HasPrefix(key, leaseKey("")):
 			d.heard, d.heardAt = max(d.heard, seq), monotime.Now()
-		case d.suspicion == "" && seq > d.known[key]:
+		case seq > d.known[key]:
 			gap = gap || last != d.known[key]
 			if list == nil {
 				list = maps.Clone(d.list)

@@ -63,7 +63,7 @@ func TestStoreRolledBack(t *testing.T) {
 	t.Parallel()
 	srv := fabrictest.StartServer(t)
 	p := unwatchedMesh(t, srv.URL()).program("n1")
-	l := p.acquire(t, shortLease("n1"))
+	l := p.acquire(t, steadyLease("n1"))
 	ctx := testContext(t)
 
 	srv.Kill()
@@ -99,7 +99,7 @@ func TestStoreMadeAgain(t *testing.T) {
 			t.Parallel()
 			srv := fabrictest.StartServer(t)
 			p := unwatchedMesh(t, srv.URL()).program("n1")
-			l := p.acquire(t, shortLease("n1"))
+			l := p.acquire(t, steadyLease("n1"))
 			ctx := testContext(t)
 			if _, err := p.write(ctx, write{bucket: p.location, key: "actor.a", opID: nuid.Next()}); err != nil {
 				t.Fatal(err)
@@ -125,7 +125,7 @@ func TestStaleIdentityConcludesNothing(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
 	p := m.program("n1")
-	l := p.acquire(t, shortLease("n1"))
+	l := p.acquire(t, steadyLease("n1"))
 	info := fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.info(), Times: 4,
 		Action: fabrictest.Respond(`{"config":{"metadata":{"fabric-epoch":"1"}},"state":{"last_seq":1},"ts":"2020-01-01T00:00:00Z"}`)}
 	armed := p.proxy.Arm(info)

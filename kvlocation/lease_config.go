@@ -21,6 +21,8 @@ const (
 	MinRenew = 100 * time.Millisecond
 	// MinMargin is the least reserve for the differences between clocks.
 	MinMargin = 200 * time.Millisecond
+
+	maxHost = 255
 )
 
 // LeaseConfig says how a node holds its lease.
@@ -37,7 +39,7 @@ type LeaseConfig struct {
 	Renew time.Duration
 	// Margin is how long before its end on the store the lease ends here, at least 200 ms. 0 means a sixth of TTL.
 	Margin time.Duration
-	// Host is written into the lease for people who look at it. Optional.
+	// Host is written into the lease for people who look at it: at most 255 bytes. Optional.
 	Host string
 	// MaxWait bounds the wait for another process run's lease to expire. 0 means twice that lease's TTL and 30 s.
 	MaxWait time.Duration
@@ -76,6 +78,9 @@ func (c LeaseConfig) Validate(attempt time.Duration) error {
 	}
 	if err := wire.CheckName("RID", c.RID); err != nil {
 		return err
+	}
+	if len(c.Host) > maxHost {
+		return fmt.Errorf("host of %d bytes is not allowed: it must have at most %d", len(c.Host), maxHost)
 	}
 	switch usable := c.TTL - c.Margin; {
 	case c.TTL < MinTTL || c.TTL > MaxTTL || c.TTL%time.Second != 0:

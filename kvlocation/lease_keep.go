@@ -20,6 +20,7 @@ func (l *Lease) keep() {
 	defer l.wg.Done()
 	timer := time.NewTimer(l.cfg.Renew)
 	defer timer.Stop()
+	failing := false
 	for {
 		var done chan error
 		select {
@@ -33,6 +34,10 @@ func (l *Lease) keep() {
 		if done != nil {
 			done <- err
 		}
+		if err != nil && !failing && l.run.Err() == nil {
+			l.s.log.Warn("lease not renewed yet", zap.String("rid", l.cfg.RID), zap.Error(err))
+		}
+		failing = err != nil
 		// Renewals are spaced by their sendings: one that hung through an election is followed by the next at once.
 		wait := l.cfg.Renew - monotime.Since(started)
 		if err != nil {
@@ -223,8 +228,13 @@ func (l *Lease) comeBack(ctx context.Context) error {
 	return nil
 }
 
-// closed is the error of a round that left the lease closed.
+// closed is the error of a round that left the lease closed; admission is refused with the same reason.
 func (l *Lease) closed(why string) error {
+	l.mu.Lock()
+	if !l.held {
+		l.why = fmt.Errorf("%w: %s", ErrOwnershipLost, why)
+	}
+	l.mu.Unlock()
 	return outcome.New("create lease", outcome.Unavailable, outcome.NotAccepted, fmt.Sprintf("node %q", l.cfg.RID), why)
 }
 

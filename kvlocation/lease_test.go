@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"natsfabric/fabrictest"
+	"natsfabric/internal/monotime"
 	"natsfabric/outcome"
 )
 
@@ -43,7 +44,7 @@ func TestLeaseLives(t *testing.T) {
 	m := newMesh(t)
 	p := m.program("n1")
 	ctx := testContext(t)
-	l := p.acquire(t, shortLease("n1"))
+	l := p.acquire(t, steadyLease("n1"))
 	if err := l.Admit(); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func TestLeaseLives(t *testing.T) {
 		t.Fatalf("the clock knows %v, bound %v", ok, bound)
 	}
 	first, err := p.LeaseOf(ctx, "n1")
-	if err != nil || !first.Live || first.Lifecycle != l.Lifecycle() || first.Generation != l.Generation() || first.TTL != 4*time.Second {
+	if err != nil || !first.Live || first.Lifecycle != l.Lifecycle() || first.Generation != l.Generation() || first.TTL != DefaultTTL {
 		t.Fatalf("lease %+v, %v", first, err)
 	}
 	fabrictest.Eventually(t, 20*time.Second, "two renewals", func() bool {
@@ -76,7 +77,7 @@ func TestLeaseLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The successor need not wait, and has a later lifecycle.
-	l2 := p.acquire(t, shortLease("n1"))
+	l2 := p.acquire(t, steadyLease("n1"))
 	if l2.Lifecycle() <= l.Lifecycle() {
 		t.Fatalf("lifecycle %d after %d", l2.Lifecycle(), l.Lifecycle())
 	}
@@ -148,4 +149,22 @@ func TestLeaseLapseAndReturn(t *testing.T) {
 	if l.Context().Err() != nil {
 		t.Fatal("the new context is over")
 	}
+}
+
+// A renewal that is acknowledged after the deadline opens nothing, even when the timer has not come round yet.
+func TestLateAcknowledgement(t *testing.T) {
+	t.Parallel()
+	p := newMesh(t).program("n1")
+	l := p.acquire(t, shortLease("n1"))
+	lctx := l.Context()
+	l.mu.Lock()
+	l.timer.Stop()
+	l.deadline.Store(int64(monotime.Now()) - 1)
+	l.mu.Unlock()
+	if l.renewed(l.Generation()+1, monotime.Now()) {
+		t.Error("a late acknowledgement renewed the lease")
+	}
+	wantEvent(t, l, LeaseLapsed)
+	wantLapsed(t, l, lctx)
+	wantEvent(t, l, LeaseRegained) // by itself, with the next round
 }

@@ -19,6 +19,11 @@ func shortLease(rid string) LeaseConfig {
 	return LeaseConfig{RID: rid, TTL: 4 * time.Second, Renew: 300 * time.Millisecond, Margin: 700 * time.Millisecond}
 }
 
+// steadyLease is renewed as often, and does not lapse on a machine that is merely busy.
+func steadyLease(rid string) LeaseConfig {
+	return LeaseConfig{RID: rid, Renew: 300 * time.Millisecond}
+}
+
 // readyIn is the patience of tests.
 const readyIn = 30 * time.Second
 

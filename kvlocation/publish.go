@@ -21,7 +21,7 @@ const maxPublishTries = 5
 //
 // Errors are *outcome.Error: Unavailable with NotAccepted when the lease is closed, InvalidOperation with
 // ErrSuperseded when a later process run has published under the RID, CapacityExceeded for a descriptor above
-// MaxDescriptor, Unavailable with Unknown when the store did not say whether it was written. One call after the
+// MaxDescriptor or a new one when the mesh has MaxMembers, Unavailable with Unknown when the store did not say whether it was written. One call after the
 // other is written.
 func (s *Store) PublishDescriptor(ctx context.Context, l *Lease, d Descriptor) error {
 	l.publishing.Lock()
@@ -67,9 +67,10 @@ func (s *Store) PublishDescriptor(ctx context.Context, l *Lease, d Descriptor) e
 		fmt.Sprintf("somebody else changed it %d times meanwhile", maxPublishTries))
 }
 
-// readDescriptor learns the revision over which the node's own descriptor may be written.
+// readDescriptor learns the revision over which the node's own descriptor may be written. A new one must not make the
+// list longer than one consistent read can be.
 func (l *Lease) readDescriptor(ctx context.Context) error {
-	snap, err := l.s.snapshot(ctx, l.s.nodes, l.acked.Load().revision, descKey(l.cfg.RID))
+	snap, err := l.s.snapshot(ctx, l.s.nodes, l.acked.Load().revision, descKey(">"))
 	if err != nil {
 		return err
 	}
@@ -77,6 +78,10 @@ func (l *Lease) readDescriptor(ctx context.Context) error {
 	if other := descriptorLifecycle(m); other > l.lifecycle {
 		return outcome.Wrap("publish descriptor", outcome.InvalidOperation, outcome.NotAccepted, fmt.Sprintf("node %q", l.cfg.RID),
 			fmt.Sprintf("lifecycle %d has published under this RID", other), ErrSuperseded)
+	}
+	if m == nil && len(snap.msgs) > MaxMembers { // the probe is among them
+		return outcome.New("publish descriptor", outcome.CapacityExceeded, outcome.NotAccepted, fmt.Sprintf("node %q", l.cfg.RID),
+			fmt.Sprintf("the mesh has %d descriptors, at most %d are allowed: forget nodes that are gone", len(snap.msgs)-1, MaxMembers))
 	}
 	l.descRev, l.descKnown = 0, true
 	if m != nil {

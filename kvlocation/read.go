@@ -158,7 +158,7 @@ func (s *Store) ask(ctx context.Context, c *call, op, target string, accept func
 		}
 		err := s.nc.PublishMsg(&c.msg)
 		if err == nil {
-			m, end := c.wait(ctx, s.attempt/4)
+			m, end := c.wait(ctx, s.attempt/4<<min(try, 2)) // a large answer may need more time than a small one
 			if end != answered {
 				why = noAnswer(end)
 			} else if st := statusOf(m); st == "503" {
