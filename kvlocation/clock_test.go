@@ -1,9 +1,14 @@
 package kvlocation
 
 import (
+	"regexp"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"natsfabric/fabrictest"
 	"natsfabric/internal/monotime"
 )
 
@@ -116,5 +121,34 @@ func TestClockCost(t *testing.T) {
 	deadline := time.Now()
 	if n := testing.AllocsPerRun(100, func() { c.Now(); c.Past(deadline) }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// The leader's clock is 5 s ahead from some moment on: deadlines are judged leniently, and the skew is logged once.
+func TestClockOfAnotherLeader(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	proxy := fabrictest.NewProxy(t, m.server())
+	core, logs := observer.New(zap.WarnLevel)
+	s := openStore(t, connect(t, proxy.URL()), Config{Mesh: "m", RID: "n1", AttemptTimeout: time.Second, Logger: zap.New(core)})
+	l := program{Store: s}.acquire(t, steadyLease("n1"))
+	stamp := regexp.MustCompile(`"ts":"([^"]+)"`)
+	proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.info(), Answer: true, Times: -1,
+		Action: fabrictest.Replace(func(msg fabrictest.Message) fabrictest.Message {
+			at, err := time.Parse(time.RFC3339Nano, string(stamp.FindSubmatch(msg.Payload)[1]))
+			if err != nil {
+				t.Error(err)
+			}
+			msg.Payload = stamp.ReplaceAll(msg.Payload, []byte(at.Add(5*time.Second).Format(`"ts":"`+time.RFC3339Nano+`"`)))
+			return msg
+		})})
+	fabrictest.Eventually(t, readyIn, "the skew is known", func() bool { skew, _ := l.Clock().Skew(); return skew > 3*time.Second })
+	if l.Clock().Past(time.Now().Add(2 * time.Second)) {
+		t.Error("judged by the new reading alone")
+	}
+	acked := l.acked.Load().revision
+	fabrictest.Eventually(t, readyIn, "more measurements", func() bool { return l.acked.Load().revision > acked+3 })
+	if n := logs.FilterMessageSnippet("clock differs").Len(); n != 1 {
+		t.Errorf("the skew was logged %d times", n)
 	}
 }

@@ -242,10 +242,10 @@ func testUnknownRenewal(t *testing.T, m *mesh) {
 func isAck(m fabrictest.Message) bool { return bytes.HasPrefix(m.Payload, []byte(`{"stream":`)) }
 
 // TestDefaultLeaseRidesThroughElections is the one cell with the default times: the leader of the leases' stream is
-// frozen and then the next one killed, under load, and no admission is refused.
+// frozen and then the next one killed, under load, while the servers' clocks are apart, and no admission is refused.
 func TestDefaultLeaseRidesThroughElections(t *testing.T) {
 	t.Parallel()
-	c := fabrictest.StartCluster(t, 3, fabrictest.AsProcess())
+	c := fabrictest.StartCluster(t, 3, fabrictest.AsProcess(), fabrictest.WithClocks(0, 1500*time.Millisecond, -1500*time.Millisecond))
 	makeMesh(t, "m", 3, c.URL())
 	const stream = "KV_FABRIC_m_NODES"
 	leader := c.StreamLeader(t, stream)
@@ -291,6 +291,11 @@ func TestDefaultLeaseRidesThroughElections(t *testing.T) {
 	}
 	leader.Freeze(t)
 	renewed("a renewal after the freeze of the leader")
+	// The next leader's clock differs by more than the measurements' bounds.
+	fabrictest.Eventually(t, readyIn, "the other clock is noticed", func() bool { return l.Clock().Jumps() > 0 })
+	if now, bound, _ := l.Clock().Now(); l.Clock().Past(now.Add(bound + 500*time.Millisecond)) {
+		t.Error("a deadline that is not past by the present clock is judged past")
+	}
 	leader.Thaw(t)
 	c.WaitReady(t)
 	c.StreamLeader(t, stream).Kill()
