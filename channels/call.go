@@ -157,7 +157,7 @@ func (r *Router) attempt(ctx context.Context, op *operation, to target) (reply R
 	if got.msg == nil {
 		return Reply{}, false, op.cutOff(got.end, acceptance(noticed))
 	}
-	return r.judge(op, to, got.msg, noticed)
+	return r.judge(op, to, e, got.msg, noticed)
 }
 
 // acceptance is what is known of an attempt that was sent and not answered.
@@ -198,10 +198,10 @@ func (r *Router) wait(ctx context.Context, op *operation, w *waiter) (got answer
 }
 
 // judge reads an answer.
-func (r *Router) judge(op *operation, to target, m *nats.Msg, noticed bool) (reply Reply, again bool, err error) {
+func (r *Router) judge(op *operation, to target, e *epoch, m *nats.Msg, noticed bool) (reply Reply, again bool, err error) {
 	c, call := op.ch, &op.call
 	if len(m.Header) == 0 {
-		r.answered(to.link)
+		r.answered(to.link, e)
 		return Reply{Data: m.Data}, false, nil
 	}
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
@@ -213,26 +213,26 @@ func (r *Router) judge(op *operation, to target, m *nats.Msg, noticed bool) (rep
 		r.noResponders(c.name, to.link)
 		return Reply{}, true, nil
 	}
-	r.answered(to.link)
-	e := outcome.FromHeaders(m.Header, call.Op, c.target)
-	if e == nil {
+	r.answered(to.link, e)
+	said := outcome.FromHeaders(m.Header, call.Op, c.target)
+	if said == nil {
 		return Reply{Data: m.Data, Header: m.Header}, false, nil
 	}
 	if noticed {
-		e.Acceptance = outcome.Accepted // the notice was first, and is not taken back
+		said.Acceptance = outcome.Accepted // the notice was first, and is not taken back
 	}
-	if e.Acceptance != outcome.NotAccepted {
-		return Reply{}, false, e
+	if said.Acceptance != outcome.NotAccepted {
+		return Reply{}, false, said
 	}
 	c.stats.refused.Add(1)
 	from := m.Header.Get(wire.HeaderFrom)
 	if call.trace != nil && len(call.trace.Refused) < maxRefused {
 		call.trace.Refused = append(call.trace.Refused, from)
 	}
-	if e.Kind != outcome.Unavailable {
-		return Reply{}, false, e
+	if said.Kind != outcome.Unavailable {
+		return Reply{}, false, said
 	}
-	op.refusedBy(from, e)
+	op.refusedBy(from, said)
 	return Reply{}, true, nil
 }
 

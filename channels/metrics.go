@@ -76,7 +76,8 @@ type Snapshot struct {
 	// SlowConsumers counts the times a subscription began to drop messages in the client library, AsyncErrors the
 	// other errors that the connection reported for a subscription.
 	SlowConsumers, AsyncErrors uint64
-	// FreezeGaps counts the freezes of this process, Replacements the connections given up after one.
+	// FreezeGaps counts the freezes of this process, Replacements how often Config.ReplaceConnection was asked for another
+	// connection.
 	FreezeGaps, Replacements uint64
 	// Hellos counts the handshakes and probes sent, Suspects and NotReady the peers that were found so.
 	Hellos, Suspects, NotReady uint64

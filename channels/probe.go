@@ -77,15 +77,15 @@ func (r *Router) answerHello(m *nats.Msg) {
 	}
 }
 
-// hello greets a peer once and checks its identity.
-func (r *Router) hello(ctx context.Context, l *link, timeout time.Duration) (hello, error) {
+// hello greets a peer once, checks its identity and says in which epoch it answered.
+func (r *Router) hello(ctx context.Context, l *link, timeout time.Duration) (hello, *epoch, error) {
 	w, e, token, refused := r.waiters.acquire(r.pulse.tick(), "", nil, false)
 	if refused != refusedNot {
-		return hello{}, errNotOnline
+		return hello{}, nil, errNotOnline
 	}
 	data, err := json.Marshal(hello{Protocol: wire.ProtocolVersion, RID: r.cfg.RID, Lifecycle: r.cfg.Lifecycle, Epoch: e.n})
 	if err != nil {
-		return hello{}, err
+		return hello{}, nil, err
 	}
 	r.counters.hellos.Add(1)
 	sent := monotime.Now()
@@ -113,25 +113,25 @@ func (r *Router) hello(ctx context.Context, l *link, timeout time.Duration) (hel
 	r.waiters.release(w)
 	switch {
 	case err != nil:
-		return hello{}, err
+		return hello{}, nil, err
 	case got.msg == nil:
-		return hello{}, errNotOnline
+		return hello{}, nil, errNotOnline
 	case len(got.msg.Data) == 0 && got.msg.Header.Get("Status") == "503":
-		return hello{}, errNobody
+		return hello{}, nil, errNobody
 	}
 	var h hello
 	if err := json.Unmarshal(got.msg.Data, &h); err != nil {
-		return hello{}, fmt.Errorf("%w: %w", errIdentity, err)
+		return hello{}, nil, fmt.Errorf("%w: %w", errIdentity, err)
 	}
 	if h.Protocol != wire.ProtocolVersion || h.RID != l.rid || h.Lifecycle != l.lifecycle {
-		return h, fmt.Errorf("%w: node %q, lifecycle %d, protocol %d, instead of %q, %d, %d",
+		return h, nil, fmt.Errorf("%w: node %q, lifecycle %d, protocol %d, instead of %q, %d, %d",
 			errIdentity, h.RID, h.Lifecycle, h.Protocol, l.rid, l.lifecycle, wire.ProtocolVersion)
 	}
 	if h.StoreTime != 0 && r.cfg.Lifecycle == 0 && r.cfg.Clock != nil {
 		// The answerer's error widens the interval in which the reading was taken.
 		r.cfg.Clock.Observe(sent.Add(-time.Duration(h.Bound)), monotime.Now().Add(time.Duration(h.Bound)), time.Unix(0, h.StoreTime))
 	}
-	return h, nil
+	return h, e, nil
 }
 
 // greeting is a handshake under way, shared by all who wait for it.
@@ -173,14 +173,14 @@ func (r *Router) greet(ctx context.Context, op *operation, l *link) error {
 }
 
 func (r *Router) handshake(l *link, g *greeting) {
-	h, err := r.hello(r.ctx, l, helloTimeout)
+	h, e, err := r.hello(r.ctx, l, helloTimeout)
 	g.err = err
 	r.links.mu.Lock()
 	l.greeting = nil
 	switch {
 	case g.err == nil:
 		l.epoch = h.Epoch
-		r.links.setLocked(l, PeerReady)
+		r.answeredLocked(l, e)
 	case errors.Is(g.err, errNobody):
 		r.links.setLocked(l, PeerGone)
 	}
@@ -188,11 +188,24 @@ func (r *Router) handshake(l *link, g *greeting) {
 	close(g.done)
 }
 
-// answered notes that something came from a peer: it lives.
-func (r *Router) answered(l *link) {
-	if l != nil && l.is() != PeerReady {
-		r.links.set(l, PeerReady)
+// answered notes that an answer came from a peer in epoch e: it lives. In a later epoch that says nothing.
+func (r *Router) answered(l *link, e *epoch) {
+	if l == nil || l.is() == PeerReady {
+		return
 	}
+	r.links.mu.Lock()
+	defer r.links.mu.Unlock()
+	r.answeredLocked(l, e)
+}
+
+// answeredLocked returns false when the answer is of an earlier epoch.
+func (r *Router) answeredLocked(l *link, e *epoch) bool {
+	// The epoch ends before the peers are forgotten, so what is noted here while it lasts is forgotten with it.
+	if !r.waiters.present(e) {
+		return false
+	}
+	r.links.setLocked(l, PeerReady)
+	return true
 }
 
 // noResponders notes a 503. On a peer's own subject it says that the peer is gone, at once (FO-3.2a). For a queue
@@ -254,16 +267,18 @@ func (r *Router) probeUntilClear(l *link) {
 	silent, nobody := 0, 0
 	for monotime.Since(began) < maxProbing {
 		tried := time.Now()
-		h, err := r.hello(r.ctx, l, probeTry)
+		h, e, err := r.hello(r.ctx, l, probeTry)
 		switch {
 		case r.ctx.Err() != nil:
 			return
 		case err == nil:
 			r.links.mu.Lock()
 			l.epoch = h.Epoch
-			r.links.setLocked(l, PeerReady)
+			clear := r.answeredLocked(l, e)
 			r.links.mu.Unlock()
-			return
+			if clear {
+				return
+			}
 		case errors.Is(err, errNobody):
 			r.links.set(l, PeerGone)
 			if nobody++; nobody >= goneTries || !r.leaseLives(l) {

@@ -14,8 +14,8 @@ import (
 // Handler runs one request. Its error goes back to the caller: an *outcome.Error keeps its kind, any other becomes
 // InternalFailure, and both say Accepted. Handlers of one server run concurrently, up to Spec.Workers.
 //
-// The context ends at the request's deadline, when the router closes, and when ownership is lost. It is not to be
-// used after the handler returned.
+// The context ends at the request's deadline (a Send's has ended with its acceptance), when the router closes, and when
+// ownership is lost. It ends when the handler returns.
 type Handler func(ctx context.Context, req *Request) (Reply, error)
 
 // Middleware wraps a Handler.
@@ -30,8 +30,9 @@ type Reply struct {
 	Header nats.Header
 }
 
-// Sender is who sent a request, as its reply subject says. Permissions of the NATS server decide whether it can be
-// trusted: they are what keeps one node from using another's reply subject.
+// Sender is who sent a request, as its reply subject says. It is a claim: a NATS server checks permissions on the subject
+// that a client publishes to, not on the reply subject that it names. A forged one gains no answer, since the reply
+// goes to whom it names.
 type Sender struct {
 	// RID and Lifecycle name a node's process run; both are zero for a client that is no node.
 	RID       string
@@ -58,7 +59,8 @@ func (r *Request) Header() nats.Header { return r.msg.Header }
 // Channel is the channel's name.
 func (r *Request) Channel() string { return r.channel }
 
-// Direct reports whether the request named this node's process run, instead of being given to it by selection.
+// Direct reports whether the request came on this process run's own subject, instead of through the queue group: its
+// caller named the node, or selects among the ready members itself while another one is suspect.
 func (r *Request) Direct() bool { return r.direct }
 
 // OneWay reports whether nobody waits for the reply: a Send, or a publish without reply subject.

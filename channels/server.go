@@ -67,29 +67,40 @@ func (r *Router) Serve(ctx context.Context, spec Spec) (*Server, error) {
 	s.queue.init(&spec, s.handle)
 	s.makeRefusals()
 
-	r.serveMu.Lock()
-	defer r.serveMu.Unlock()
-	if r.ended {
-		return nil, outcome.Wrap("serve", outcome.ShuttingDown, outcome.NotAccepted, target, "", errClosed)
+	if err := r.begin(s); err != nil {
+		return nil, err
 	}
-	if (*r.servers.Load())[spec.Name] != nil {
-		return nil, fail("serve", outcome.AlreadyExists, outcome.NotAccepted, target, "this node serves it already")
-	}
-	if err := r.srv.add(r, s); err != nil {
-		return nil, outcome.Wrap("serve", outcome.Unavailable, outcome.NotAccepted, target, "subscribing", err)
-	}
-	servers := maps.Clone(*r.servers.Load())
-	servers[spec.Name] = s
-	r.servers.Store(&servers)
-	err := s.resizeLocked()
-	if err == nil {
-		err = r.flush(ctx)
-	}
-	if err != nil {
+	if err := r.flush(ctx); err != nil {
+		r.serveMu.Lock()
+		defer r.serveMu.Unlock()
 		s.removeLocked()
 		return nil, outcome.Wrap("serve", outcome.Unavailable, outcome.NotAccepted, target, "subscribing", err)
 	}
 	return s, nil
+}
+
+// begin registers a server and opens its subscriptions.
+func (r *Router) begin(s *Server) error {
+	target := "channel " + s.spec.Name
+	r.serveMu.Lock()
+	defer r.serveMu.Unlock()
+	if r.ended {
+		return outcome.Wrap("serve", outcome.ShuttingDown, outcome.NotAccepted, target, "", errClosed)
+	}
+	if (*r.servers.Load())[s.spec.Name] != nil {
+		return fail("serve", outcome.AlreadyExists, outcome.NotAccepted, target, "this node serves it already")
+	}
+	if err := r.srv.add(r, s); err != nil {
+		return outcome.Wrap("serve", outcome.Unavailable, outcome.NotAccepted, target, "subscribing", err)
+	}
+	servers := maps.Clone(*r.servers.Load())
+	servers[s.spec.Name] = s
+	r.servers.Store(&servers)
+	if err := s.resizeLocked(); err != nil {
+		s.removeLocked()
+		return outcome.Wrap("serve", outcome.Unavailable, outcome.NotAccepted, target, "subscribing", err)
+	}
+	return nil
 }
 
 // flush waits until the NATS server has read everything that was sent.
@@ -124,12 +135,13 @@ func (s *Server) SetWeight(ctx context.Context, weight int) error {
 		return fail(op, outcome.InvalidOperation, outcome.NotAccepted, target, "weight %d is not allowed: it must be 0 to %d", weight, MaxWeight)
 	}
 	s.r.serveMu.Lock()
-	defer s.r.serveMu.Unlock()
 	if s.queue.isDraining() {
+		s.r.serveMu.Unlock()
 		return fail(op, outcome.ShuttingDown, outcome.NotAccepted, target, "the channel is draining here")
 	}
 	s.weight = weight
 	err := s.resizeLocked()
+	s.r.serveMu.Unlock()
 	if err == nil {
 		err = s.r.flush(ctx)
 	}

@@ -184,6 +184,13 @@ func (t *waiters) overdue(tick, age uint32, f func(channel string, l *link)) {
 	}
 }
 
+// present reports whether e is the epoch now.
+func (t *waiters) present(e *epoch) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.epoch == e
+}
+
 func (t *waiters) inFlight() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
