@@ -25,7 +25,7 @@ type ClientConfig struct {
 	Conn *nats.Conn
 	// Domain is the JetStream domain of the mesh's streams.
 	Domain string
-	// DefaultTimeout bounds a call whose context has no deadline. Default 5 s; 1 ms to 9 min.
+	// DefaultTimeout bounds a call whose context has no deadline. Default 5 s; 1 ms to 8 min.
 	DefaultTimeout time.Duration
 	// CallMiddleware wraps every call, the first one outermost.
 	CallMiddleware []channels.CallMiddleware
@@ -50,8 +50,9 @@ func (cfg ClientConfig) Validate() error {
 		checkRange("DefaultTimeout", cfg.DefaultTimeout, time.Millisecond, MaxTimeout))
 }
 
-// Client calls channels and nodes of a mesh without being a node of it: it holds no lease, writes nothing to the
-// store and serves nothing. Its methods are safe for concurrent use.
+// Client calls channels and nodes of a mesh without being a node of it: it holds no lease, publishes no descriptor and
+// serves nothing. All it writes to the store is a probe key of its own, which expires after a minute. Its methods are
+// safe for concurrent use.
 type Client struct {
 	cfg    ClientConfig
 	log    *zap.Logger

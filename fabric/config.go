@@ -57,7 +57,7 @@ type Config struct {
 	// StoreFailureGrace is how long the last fully read member list is used while the store is unavailable
 	// (FO-7b). It extends no lease. 0 means the default of 30 s; 1 s to 10 min.
 	StoreFailureGrace time.Duration
-	// DefaultTimeout bounds a call whose context has no deadline. Default 5 s; 1 ms to 9 min.
+	// DefaultTimeout bounds a call whose context has no deadline. Default 5 s; 1 ms to 8 min.
 	DefaultTimeout time.Duration
 	// MaxWait is how long Start may wait for a predecessor's lease of the same RID to expire. Default: twice that
 	// lease's TTL and 30 s, which covers a leader election.

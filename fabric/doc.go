@@ -11,8 +11,9 @@
 //	...
 //	err = node.Shutdown(ctx)
 //
-// Start connects, checks the server and the mesh's streams (made once by `fabricnode init`, or [Init]), takes the
-// owner lease of the node's RID, follows the descriptors of the mesh, publishes its own, and begins to serve.
+// Start connects, checks the server and the mesh's streams (made once by `fabricnode init`, or
+// [natsfabric/kvlocation.Init]), takes the owner lease of the node's RID, follows the descriptors of the mesh, publishes
+// its own, and begins to serve.
 //
 // # Guarantees
 //

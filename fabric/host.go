@@ -19,7 +19,8 @@ type hostEvent struct {
 	done   chan struct{} // closed when the event has been handled, if not nil
 }
 
-// post hands an event to the host goroutine; it never blocks for long, as that goroutine does nothing that waits.
+// post hands an event to the host goroutine. It blocks only when 16 events wait already; the longest that goroutine
+// waits is for the server to have read a change of subscriptions, 5 s at most.
 func (n *Node) post(ev hostEvent) {
 	select {
 	case n.events <- ev:
@@ -27,7 +28,7 @@ func (n *Node) post(ev hostEvent) {
 	}
 }
 
-// host is the one goroutine that reacts to the connection, the lease and the directory. Verification runs beside it
+// host is the one goroutine that reacts to the connection and the lease. Verification runs beside it
 // and reports back, so that a second loss of the connection is seen at once.
 func (n *Node) host(ctx context.Context) {
 	defer close(n.stopped)

@@ -50,7 +50,7 @@ type Node struct {
 // It fails, with nothing left behind, when the configuration is wrong (each wrong field named), NATS cannot be
 // reached, the server is older than needed or has no JetStream, the mesh's streams are missing or differ from what
 // the fabric needs, or another process holds the RID's lease and renews it. ctx bounds the start only; a predecessor's
-// lease is waited for up to Config.TakeOver.
+// lease is waited for up to Config.MaxWait.
 func Start(ctx context.Context, cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, misconfigured("node of mesh", cfg.Mesh, err)

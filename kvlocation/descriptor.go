@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// NodeState is a node's host state as its descriptor publishes it.
+// NodeState is a node's host state. Its descriptor publishes Serving and Draining: a node in another state cannot or may
+// not write, and its descriptor keeps what it said last.
 type NodeState string
 
 // The host states. Only Serving nodes are candidates of select-one (FO-3.1a).
@@ -50,7 +51,7 @@ type Descriptor struct {
 	Lifecycle  uint64        `json:"lifecycle"`
 	State      NodeState     `json:"state"`
 	AppVersion string        `json:"app_version,omitempty"`
-	Weight     int           `json:"weight"`
+	Weight     int           `json:"weight"` // the node's; a channel's share stands in Channels
 	Wave       string        `json:"wave,omitempty"`
 	Types      []string      `json:"types,omitempty"`
 	Capacity   int           `json:"capacity,omitempty"`

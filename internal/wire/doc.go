@@ -7,7 +7,7 @@
 //	fab.<mesh>.node.<rid>.<lifecycle>.ch.<channel>    the same channel at one process run
 //	fab.<mesh>.node.<rid>.<lifecycle>.hello           handshake and liveness probe of one process run
 //	fab.<mesh>.node.<rid>.<lifecycle>.r<epoch>.<blob> replies to one connection epoch of a node
-//	fab.<mesh>.client.<name>.r<epoch>.<blob>          replies to one connection epoch of a client that is no node
+//	fab.<mesh>.client.<name>.r<run>_<epoch>.<blob>    replies to one connection epoch of a client that is no node
 //	fab.<mesh>.admin.<verb>                           operator requests
 //	fab.<mesh>.chg.<bucket>.<key...>                  republished changes of a bucket
 //
