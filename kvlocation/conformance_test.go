@@ -215,6 +215,13 @@ func keyInFlightInjected(t *testing.T, b *bed) {
 	if said.Count() != 3 || ch.Overwritten || p.mustRead(t, key).Revision != ch.Entry.Revision {
 		t.Fatalf("said %d times, got %+v", said.Count(), ch)
 	}
+	// It is the same write that is sent again, and not a new try after a conflict.
+	p.proxy.Arm(fabrictest.Trigger{
+		Subject: p.location.publish + "spot.raw", Times: 3, Action: fabrictest.JetStreamError(400, 10164, "wrong last sequence"),
+	})
+	if res, err := p.write(testContext(t), write{bucket: p.location, key: "spot.raw", value: []byte("{}"), opID: key.ID}); err != nil || !res.repeated {
+		t.Fatalf("got %+v, %v", res, err)
+	}
 	// The context ends while it is said. Around a change of leaders another server may have stored it.
 	p.arm(t, key, func(tr *fabrictest.Trigger) {
 		tr.Times, tr.Action = -1, fabrictest.JetStreamError(400, 10164, "wrong last sequence")
