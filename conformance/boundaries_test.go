@@ -95,15 +95,16 @@ func directKeepsIdentity(t *testing.T) {
 	judge(t, b, c)
 }
 
-// FO-10.3: steady callers while members are frozen and thawed, cut off, left without their answers, and killed: what is
-// accepted or unknown runs at one member at most and is given to no other.
+// FO-10.3: steady callers while members are frozen and thawed, cut off, left without their answers, and killed, and while
+// the callers' own connection is cut: what is accepted or unknown runs at one member at most and is given to no other.
 func nothingIsResubmitted(t *testing.T) {
 	b := bed.New(t, bed.Options{})
 	var members []*bed.Member
 	for _, rid := range []string{"a", "b", "c", "d"} {
 		members = append(members, b.Member(t, rid))
 	}
-	client := b.Client(t)
+	ps, url := b.Proxies(t)
+	client := b.ClientAt(t, url)
 	bed.Sees(t, client, bed.Channel, "a", "b", "c", "d")
 	b.WatchLeases(t, client.Store(), "a", "b", "c", "d")
 	c := bed.NewCaller(t, "op", client)
@@ -126,6 +127,10 @@ func nothingIsResubmitted(t *testing.T) {
 		members[3].Proxy().Apply(fabrictest.Cut)
 		members[3].Became(t, "Preparing")
 		members[3].Became(t, "Serving")
+	}
+	for range 3 {
+		ps[0].Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.ch.work", Action: fabrictest.CutAfter})
+		wait("the loss of the callers' connection", 1)
 	}
 	fabrictest.Eventually(t, bed.Long, "everybody that lives serves again", func() bool {
 		return !slices.ContainsFunc([]string{"a", "b", "d"}, func(rid string) bool {

@@ -22,6 +22,7 @@ func TestConformance(t *testing.T) {
 		{"FO-2.3", acceptedIsNeverRunElsewhere},
 		{"FO-2.4", unknownIsNeverSubmittedElsewhere},
 		{"FO-2.5", oneTerminalResult},
+		{"FO-2.6", orderOfJudgement},
 		{"FO-3.1a", candidates},
 		{"FO-3.1b", reselectionUntilAcceptance},
 		{"FO-3.1c", nodeDirect},

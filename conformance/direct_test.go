@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -96,5 +97,43 @@ func nodeDirect(t *testing.T) {
 			return c.Call(t, bed.Do{RID: rid, Timeout: 2 * time.Second}).Err == nil
 		})
 	}
+	judge(t, b, c)
+}
+
+// FO-2.6: first counts who chose the target, then whether it accepted, then whether it may still act; what is left ends
+// once, as it is. Every step is judged at a moment at which the next one would have decided otherwise.
+func orderOfJudgement(t *testing.T) {
+	b := bed.New(t, bed.Options{})
+	ma, mb := b.Member(t, "a", "-workers=1", "-queue=1"), b.Member(t, "b")
+	client := b.Client(t)
+	bed.Sees(t, client, bed.Channel, "a", "b")
+	c := bed.NewCaller(t, "op", client)
+
+	// Nobody has accepted and b is free: the named a decides all the same; not named, b takes it.
+	ma.Occupy(t, c, 4*time.Second)
+	op := c.Call(t, bed.Do{RID: "a"})
+	want(t, "named, refused, and b is free", op, outcome.Unavailable, outcome.NotAccepted)
+	if op.Trace.Attempts != 1 || op.Took() > 3*time.Second {
+		t.Errorf("a named node that refused was tried %d times in %v", op.Trace.Attempts, op.Took())
+	}
+	for range 10 {
+		repliedBy(t, "chosen by the fabric", c.Call(t, bed.Do{}), "b")
+	}
+	// Accepted, with time left and another member Ready: acceptance decides.
+	ctx, cancel := context.WithCancel(t.Context())
+	id := c.Go(t, bed.Do{Early: true, Context: ctx, Timeout: bed.Long, Job: job.Job{Do: job.Sleep, Millis: 2000}})
+	m := runner(t, b, c, id)
+	cancel()
+	fabrictest.Eventually(t, bed.Long, "the operation ends", func() bool { return c.Get(id).Ends > 0 })
+	want(t, "accepted and then cancelled", c.Get(id), outcome.DeadlineExceeded, outcome.Accepted)
+	if n, where := b.Evidence(t, nil).Runs(id); n != 1 || m.RID != where[0] {
+		t.Errorf("accepted and then cancelled: it ran at %v", where)
+	}
+	// Named, alive and idle, but without a valid lease: it must not act.
+	cut := mb.CutStore()
+	mb.Became(t, "Preparing")
+	want(t, "named, and its lease has ended", c.Call(t, bed.Do{RID: "b"}), outcome.Unavailable, outcome.NotAccepted)
+	cut.Restore()
+	mb.Became(t, "Serving")
 	judge(t, b, c)
 }

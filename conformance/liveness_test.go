@@ -22,11 +22,11 @@ const livenessDeadline = 11 * time.Second
 func failuresShow(t *testing.T) {
 	b := bed.New(t, bed.Options{Defaults: true})
 	b.Member(t, "healthy")
-	orderly, killed, halfOpen := b.Member(t, "orderly"), b.Member(t, "killed"), b.Member(t, "halfopen")
+	orderly, killed, halfOpen := b.Member(t, "orderly"), b.Member(t, "killed"), b.Member(t, "silent")
 	client := b.Client(t)
-	bed.Sees(t, client, bed.Channel, "healthy", "orderly", "killed", "halfopen")
+	bed.Sees(t, client, bed.Channel, "healthy", "orderly", "killed", "silent")
 	c := bed.NewCaller(t, "op", client)
-	for _, rid := range []string{"orderly", "killed", "halfopen"} {
+	for _, rid := range []string{"orderly", "killed", "silent"} {
 		repliedBy(t, "before", c.Call(t, bed.Do{RID: rid}), rid)
 	}
 
@@ -51,7 +51,7 @@ func failuresShow(t *testing.T) {
 		t.Errorf("that it is gone showed after %v", op.Took())
 	}
 	for range 20 {
-		repliedToo(t, c.Call(t, bed.Do{Timeout: 20 * time.Second}), "healthy", "halfopen")
+		repliedToo(t, c.Call(t, bed.Do{Timeout: 20 * time.Second}), "healthy", "silent")
 	}
 
 	struck := time.Now()

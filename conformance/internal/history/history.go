@@ -43,7 +43,7 @@ type Op struct {
 // Took is how long the caller waited.
 func (o *Op) Took() time.Duration { return o.End.Sub(o.Start) }
 
-// acceptance is what the caller was told, in one word for texts.
+// told is what the caller heard, in words for texts.
 func (o *Op) told() string {
 	switch {
 	case o.Ends == 0:
@@ -58,11 +58,11 @@ func (o *Op) told() string {
 
 // Recorder notes operations while they go on. Its methods may be called from any goroutine.
 type Recorder struct {
+	prefix string // of the identities, so that those of two recorders differ
+
 	mu  sync.Mutex
 	ops map[string]*Op
 	n   int
-	// Prefix stands before the identities, so that those of two recorders differ.
-	prefix string
 }
 
 // NewRecorder returns a recorder whose operations are named prefix-1, prefix-2, and so on.
@@ -114,7 +114,7 @@ func (r *Recorder) Ops() []Op {
 // Totals sums up what callers were told.
 type Totals struct {
 	Sent, Replied, Refused, FailedAccepted, Unknown int
-	// Reselected counts operations that went to more than one target, Ran the lines of the ledgers.
+	// Reselected counts the operations that were sent more than once.
 	Reselected int
 	Longest    time.Duration
 }
