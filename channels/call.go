@@ -152,6 +152,7 @@ func (r *Router) attempt(ctx context.Context, op *operation, to target) (reply R
 		call.trace.Noticed = true
 	}
 	if !ended {
+		r.abandoned.note(c.name, to.link)
 		return Reply{}, false, op.timedOut(ctx, acceptance(noticed))
 	}
 	if got.msg == nil {
@@ -262,6 +263,8 @@ func (r *Router) selectAgain(ctx context.Context, op *operation) error {
 	}
 	listed, ready, open := r.candidates(op.ch.name, op.refused)
 	switch {
+	case op.last == nil && !listed && r.cfg.Directory.Members().Expired():
+		return fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, listExpired)
 	case op.last == nil && !listed:
 		return fail(op.call.Op, outcome.NotFound, outcome.NotAccepted, op.ch.target, "no node lists it and nothing listens")
 	case op.last == nil && !ready:

@@ -112,7 +112,7 @@ func (p *pulse) localDeadline(deadline time.Time) (local time.Time, ok bool) {
 
 // beat is called by the ticker.
 func (r *Router) beat() {
-	if b := r.pulse.last.Load(); monotime.Since(b.mono) > tickEvery+freezeAfter {
+	if b := r.pulse.last.Load(); monotime.Since(b.mono) > freezeAfter {
 		r.noticeFreeze(b)
 	}
 	r.pulse.n.Add(1)

@@ -262,8 +262,8 @@ func checkAccount(s channels.CallSnapshot) error {
 // checkServed is the validator of I3 at the member.
 func checkServed(s channels.ServeSnapshot) error {
 	refused := s.RefusedFull + s.RefusedDraining + s.RefusedNotServing + s.RefusedLease + s.RefusedPast + s.RefusedThawing + s.RefusedNamed
-	if s.Received != refused+s.Expired+s.Ran {
-		return fmt.Errorf("I3: received %d, refused %d, expired %d, ran %d", s.Received, refused, s.Expired, s.Ran)
+	if s.Received != refused+s.Expired+s.Lapsed+s.Ran {
+		return fmt.Errorf("I3: received %d, refused %d, expired %d, lapsed %d, ran %d", s.Received, refused, s.Expired, s.Lapsed, s.Ran)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"natsfabric/internal/monotime"
 	"natsfabric/kvlocation"
 )
 
@@ -70,6 +71,7 @@ type link struct {
 	epoch    uint64
 	greeting *greeting // the handshake under way
 	probing  bool
+	probed   monotime.Time // when it was probed last; 0 = never
 }
 
 func (l *link) is() PeerState { return PeerState(l.state.Load()) }

@@ -115,6 +115,35 @@ func closeShowsAtOnceAndHalfOpenInTime(t *testing.T) {
 	})
 }
 
+// TestShortDeadlinesFindAFrozenMember: a caller all of whose deadlines are shorter than the time after which an
+// unanswered request makes a probe still learns that a member is frozen, and goes around it.
+func TestShortDeadlinesFindAFrozenMember(t *testing.T) {
+	t.Parallel()
+	srv := server(t)
+	p := startProcess(t, srv.URL(), "m1")
+	var l ledger
+	dir := newDirectory(member("m1", processLifecycle, "work"), member("m2", 1, "work"))
+	serve(t, startMember(t, srv.URL(), dir, "m2", 1), channels.Spec{Name: "work", Handler: l.handler("m2")})
+	caller := startClient(t, srv.URL(), dir)
+	p.Freeze(t)
+	fabrictest.Eventually(t, patience, "the frozen member is suspect", func() bool {
+		_, err := caller.Channel("work").Request(within(t, 100*time.Millisecond), []byte("short"))
+		if err != nil && !errors.Is(err, outcome.Unknown) {
+			t.Fatalf("a request that a frozen member may hold ended with %v", err)
+		}
+		return !selectable(stateOf(caller, "m1"))
+	})
+	for i := range 40 {
+		if _, err := caller.Channel("work").Request(within(t, patience), fmt.Append(nil, "around-", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func selectable(s channels.PeerState) bool {
+	return s == channels.PeerUnknown || s == channels.PeerReady
+}
+
 // onePeersFailureTouchesNoOther freezes a real process.
 func onePeersFailureTouchesNoOther(t *testing.T) {
 	srv := server(t)

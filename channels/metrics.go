@@ -29,7 +29,7 @@ type CallSnapshot struct {
 
 // ServeSnapshot counts what one served channel was given.
 //
-// Invariant, once nothing is queued or running: Received = the sum of Refused + Expired + Ran (I3).
+// Invariant, once nothing is queued or running: Received = the sum of Refused + Expired + Lapsed + Ran (I3).
 type ServeSnapshot struct {
 	// Received counts the requests that arrived.
 	Received uint64
@@ -37,8 +37,9 @@ type ServeSnapshot struct {
 	// was not serving; its lease had lapsed; the request was past its deadline; it had no deadline and the process
 	// had just been frozen; it named this node among its refusers.
 	RefusedFull, RefusedDraining, RefusedNotServing, RefusedLease, RefusedPast, RefusedThawing, RefusedNamed uint64
-	// Expired counts the accepted requests whose deadline passed before their turn; they did not run.
-	Expired uint64
+	// Expired counts the accepted requests whose deadline passed before their turn, Lapsed those before whose turn
+	// the node's lease ended; they did not run.
+	Expired, Lapsed uint64
 	// Ran counts the handler calls begun, Panics and HandlerErrors those that ended so (a panic counts in both).
 	Ran, Panics, HandlerErrors uint64
 	// Replied counts replies sent, ErrorReplies error replies sent, Oversized the replies that were too large and
@@ -123,7 +124,7 @@ func (s *callStats) snapshot() CallSnapshot {
 
 // serveStats counts one served channel's requests.
 type serveStats struct {
-	received, expired, ran, panics, handlerErrors, replied, errorReplies, oversized, lost, notices atomic.Uint64
+	received, expired, lapsed, ran, panics, handlerErrors, replied, errorReplies, oversized, lost, notices atomic.Uint64
 
 	refused   [whyCount]atomic.Uint64
 	busy      atomic.Int64
@@ -139,7 +140,7 @@ func (s *Server) Stats() ServeSnapshot {
 	s.r.serveMu.Unlock()
 	st := &s.stats
 	out := ServeSnapshot{
-		Received: st.received.Load(), Expired: st.expired.Load(), Ran: st.ran.Load(), Panics: st.panics.Load(),
+		Received: st.received.Load(), Expired: st.expired.Load(), Lapsed: st.lapsed.Load(), Ran: st.ran.Load(), Panics: st.panics.Load(),
 		HandlerErrors: st.handlerErrors.Load(), Replied: st.replied.Load(), ErrorReplies: st.errorReplies.Load(),
 		Oversized: st.oversized.Load(), Lost: st.lost.Load(), Notices: st.notices.Load(),
 		RefusedFull: st.refused[whyFull].Load(), RefusedDraining: st.refused[whyDraining].Load(),

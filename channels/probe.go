@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -218,10 +219,46 @@ func (r *Router) noResponders(channel string, l *link) {
 	r.probeChannel(channel)
 }
 
-// probeOverdue probes every peer that may hold an attempt which has been unanswered for long.
+// maxAbandoned bounds the channels and the peers that are remembered for a probe until the next tick.
+const maxAbandoned = 1024
+
+// abandoned are the channels and peers of attempts that were given up without an answer since the last tick. Without
+// it a caller whose deadlines are shorter than probeAfter would never find out that a member is frozen.
+type abandoned struct {
+	mu       sync.Mutex
+	channels map[string]bool
+	peers    map[*link]bool
+}
+
+func (a *abandoned) note(channel string, l *link) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.channels == nil {
+		a.channels, a.peers = make(map[string]bool), make(map[*link]bool)
+	}
+	switch {
+	case l != nil && len(a.peers) < maxAbandoned:
+		a.peers[l] = true
+	case l == nil && len(a.channels) < maxAbandoned:
+		a.channels[channel] = true
+	}
+}
+
+// take returns what was noted since the last call, in maps that the caller owns.
+func (a *abandoned) take() (map[string]bool, map[*link]bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	channels, peers := a.channels, a.peers
+	a.channels, a.peers = nil, nil
+	if channels == nil {
+		channels, peers = make(map[string]bool), make(map[*link]bool)
+	}
+	return channels, peers
+}
+
+// probeOverdue probes every peer that may hold an attempt which has been unanswered for long, or was given up so.
 func (r *Router) probeOverdue() {
-	channels := make(map[string]bool)
-	peers := make(map[*link]bool)
+	channels, peers := r.abandoned.take()
 	r.waiters.overdue(r.pulse.tick(), uint32(probeAfter/tickEvery), func(channel string, l *link) {
 		if l != nil {
 			peers[l] = true
@@ -246,13 +283,15 @@ func (r *Router) probeChannel(channel string) {
 	}
 }
 
-// probe starts to probe a peer, unless that is under way.
+// probe starts to probe a peer, unless that is under way or was begun a moment ago.
 func (r *Router) probe(l *link) {
 	r.links.mu.Lock()
 	defer r.links.mu.Unlock()
-	if l.probing {
+	now := monotime.Now()
+	if l.probing || l.probed != 0 && now.Sub(l.probed) < probeAfter {
 		return
 	}
+	l.probed = now
 	l.probing = r.spawn(func() {
 		r.probeUntilClear(l)
 		r.links.mu.Lock()

@@ -61,11 +61,16 @@ func share(m *kvlocation.Member, channel string) int {
 	return c.Weight
 }
 
+// listExpired is why nothing is concluded from a list of members: the store's own absence is not a node's (FO-7b).
+const listExpired = "the store has not answered for longer than the grace, so the list of members is not to be trusted"
+
 // selectTarget says where the next attempt of a select-one operation goes.
 func (r *Router) selectTarget(op *operation) (target, error) {
 	if op.call.Op == opSendUnconfirmed {
 		// Nobody would tell us that nobody is there.
 		switch listed, ready, _ := r.candidates(op.ch.name, nil); {
+		case !listed && r.cfg.Directory.Members().Expired():
+			return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, listExpired)
 		case !listed:
 			return target{}, fail(op.call.Op, outcome.NotFound, outcome.NotAccepted, op.ch.target, "no node lists it")
 		case !ready:
@@ -109,7 +114,11 @@ func (r *Router) candidates(channel string, refused []string) (listed, ready, op
 
 // directTarget finds the node that the caller named and greets it if need be.
 func (r *Router) directTarget(ctx context.Context, op *operation) (target, error) {
-	m, ok := r.cfg.Directory.Members().Get(op.call.RID)
+	members := r.cfg.Directory.Members()
+	if members.Expired() {
+		return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, directName(op), listExpired)
+	}
+	m, ok := members.Get(op.call.RID)
 	if !ok {
 		return target{}, fail(op.call.Op, outcome.NotFound, outcome.NotAccepted, directName(op), "the mesh has no such node")
 	}

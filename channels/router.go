@@ -35,10 +35,11 @@ type Router struct {
 	run    string // tells two runs of a client apart; a node's lifecycle does that already
 	invoke Invoker
 
-	waiters  waiters
-	links    links
-	pulse    pulse
-	counters counters
+	waiters   waiters
+	abandoned abandoned
+	links     links
+	pulse     pulse
+	counters  counters
 
 	// routes is nil while every channel goes through its queue group; else it holds the channels with a member to
 	// go around.

@@ -122,6 +122,9 @@ func TestDrainWaitsForWhatWasAccepted(t *testing.T) {
 	if !errors.Is(err, outcome.DeadlineExceeded) {
 		t.Fatalf("Drain with a handler that runs: %v", err)
 	}
+	if _, err := caller.nc.Request("$SRV.PING.c", nil, patience); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("service discovery while it drains: %v", err)
+	}
 	_, err = caller.Channel("c").At("m1").Request(within(t, patience), []byte("while draining"))
 	wantErr(t, err, outcome.Unavailable, outcome.NotAccepted)
 	if _, err := m.Serve(within(t, patience), channels.Spec{Name: "c", Handler: echo}); !errors.Is(err, outcome.AlreadyExists) {

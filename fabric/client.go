@@ -79,7 +79,7 @@ func ConnectClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
 
 func (c *Client) open(ctx context.Context) (err error) {
 	name := nuid.Next()
-	if c.link, err = openLink(ctx, "fabric client "+c.cfg.Mesh+"/"+name, c.cfg.Conn, c.cfg.Connect); err != nil {
+	if c.link, err = openLink(ctx, "fabric client "+c.cfg.Mesh+"/"+name, c.cfg.Conn, c.cfg.Connect, c.log); err != nil {
 		return err
 	}
 	if c.store, err = kvlocation.Open(ctx, c.link.nc, kvlocation.Config{Mesh: c.cfg.Mesh, Domain: c.cfg.Domain, Logger: c.log}); err != nil {
@@ -88,9 +88,13 @@ func (c *Client) open(ctx context.Context) (err error) {
 	if c.dir, err = c.store.OpenDirectory(ctx, kvlocation.DirectoryConfig{}); err != nil {
 		return err
 	}
+	clock := kvlocation.NewClock(kvlocation.DefaultTTL)
+	if err := c.store.ReadClock(ctx, clock); err != nil {
+		return err // without the store's time the first requests would carry no deadline
+	}
 	c.router, err = channels.New(channels.Config{
 		Mesh: wire.Mesh(c.cfg.Mesh), Conn: c.link.nc, ClientName: name,
-		Directory: c.dir, Clock: kvlocation.NewClock(kvlocation.DefaultTTL), LeaseOf: c.store.LeaseOf,
+		Directory: c.dir, Clock: clock, LeaseOf: c.store.LeaseOf,
 		DefaultTimeout: c.cfg.DefaultTimeout, Logger: c.log, CallMiddleware: c.cfg.CallMiddleware,
 	})
 	if err != nil {
@@ -105,7 +109,7 @@ func (c *Client) open(ctx context.Context) (err error) {
 	c.link.onClosed = func() {}
 	c.link.start(func(sub *nats.Subscription, err error) {
 		c.router.AsyncError(sub, err)
-		c.log.Warn("NATS reports an error", zap.Error(err))
+		logAsync(c.log, sub, err)
 	})
 	return nil
 }

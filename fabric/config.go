@@ -34,6 +34,9 @@ type Config struct {
 	// Wave is the node's maintenance wave, of the same form as a name. Empty means none.
 	Wave string
 
+	// Weight is the weight of this node's RouteMesh channels whose Spec gives none: 1 to 256. Default 1.
+	Weight int
+
 	// Connect says how to reach NATS, when Conn is nil.
 	Connect Connect
 	// Conn is a connection of the caller's, who closes it after Shutdown. It must have been made with
@@ -108,6 +111,9 @@ func (cfg Config) withDefaults() Config {
 	if cfg.DefaultTimeout == 0 {
 		cfg.DefaultTimeout = DefaultTimeout
 	}
+	if cfg.Weight == 0 {
+		cfg.Weight = 1
+	}
 	if cfg.AppVersion == "" {
 		cfg.AppVersion = "0.0.0"
 	}
@@ -131,6 +137,9 @@ func (cfg Config) Validate() error {
 		checkRange("DefaultTimeout", cfg.DefaultTimeout, time.Millisecond, MaxTimeout),
 		checkRange("MaxWait", cfg.MaxWait, 0, time.Hour))
 	errs = append(errs, checkReach(cfg.Conn, cfg.Connect))
+	if cfg.Weight < 1 || cfg.Weight > channels.MaxWeight {
+		errs = append(errs, fmt.Errorf("Weight %d is not allowed: it must be 1 to %d", cfg.Weight, channels.MaxWeight))
+	}
 	seen := map[string]bool{}
 	for i, spec := range cfg.Channels {
 		if err := spec.Validate(); err != nil {

@@ -85,8 +85,12 @@ func TestLeaseLapse(t *testing.T) {
 	s := fabrictest.StartServer(t)
 	newMesh(t, s, "m")
 	p := s.Proxy(t)
-	began, cause := make(chan struct{}), make(chan error, 1)
+	began, cause, queued := make(chan struct{}), make(chan error, 1), make(chan struct{})
 	wait := func(ctx context.Context, r *channels.Request) (channels.Reply, error) {
+		if string(r.Data()) == "queued" {
+			close(queued)
+			return channels.Reply{}, nil
+		}
 		close(began)
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
@@ -94,7 +98,7 @@ func TestLeaseLapse(t *testing.T) {
 	}
 	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: p.URL()},
 		LeaseTTL: 4 * time.Second, LeaseRenew: 400 * time.Millisecond, LeaseMargin: time.Second,
-		Channels: []channels.Spec{{Name: "echo", Handler: echo}, {Name: "wait", Handler: wait}}})
+		Channels: []channels.Spec{{Name: "echo", Handler: echo}, {Name: "wait", Workers: 1, Handler: wait}}})
 	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: s.URL()}})
 	before, err := b.Store().LeaseOf(t.Context(), "a")
 	if err != nil {
@@ -106,6 +110,12 @@ func TestLeaseLapse(t *testing.T) {
 		result <- err
 	}()
 	<-began
+	behind := make(chan error, 1)
+	go func() {
+		_, err := b.Channel("wait").Request(timeout(t, 60*time.Second), []byte("queued"))
+		behind <- err
+	}()
+	fabrictest.Eventually(t, 30*time.Second, "the second request is queued", func() bool { return a.Metrics().Served["wait"].Queued == 1 })
 
 	store := p.Arm(fabrictest.Trigger{Subject: "$KV.>", Times: -1, Action: fabrictest.Drop})
 	awaitState(t, a, kvlocation.StatePreparing)
@@ -114,6 +124,14 @@ func TestLeaseLapse(t *testing.T) {
 	}
 	if err := <-result; !errors.Is(err, outcome.Accepted) {
 		t.Errorf("its caller heard %v, want an error that says Accepted", err)
+	}
+	if err := <-behind; !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.Accepted) {
+		t.Errorf("what was queued at the lapse ended with %v, want Unavailable and Accepted", err)
+	}
+	select {
+	case <-queued:
+		t.Error("what was queued at the lapse ran after it")
+	default:
 	}
 	_, err = b.Channel("echo").At("a").Request(timeout(t, 2*time.Second), nil)
 	if !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
@@ -137,6 +155,47 @@ func TestLeaseLapse(t *testing.T) {
 		_, err := b.Channel("echo").At("a").Request(timeout(t, 2*time.Second), nil)
 		return err == nil
 	})
+}
+
+// TestStoreFailureGrace (FO-7b): while the store is away a node goes on with the list of members that it read last;
+// beyond the grace it concludes nothing from it, and it never takes the store's absence for a member's.
+func TestStoreFailureGrace(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}, Channels: []channels.Spec{{Name: "echo", Handler: echo}}})
+	p := s.Proxy(t)
+	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: p.URL()}, StoreFailureGrace: 8 * time.Second,
+		LeaseTTL: 60 * time.Second, LeaseRenew: 500 * time.Millisecond})
+	direct := func() error {
+		_, err := b.Channel("echo").At("a").Request(timeout(t, 5*time.Second), nil)
+		return err
+	}
+	if err := direct(); err != nil {
+		t.Fatal(err)
+	}
+	writes := p.Arm(fabrictest.Trigger{Subject: "$KV.>", Times: -1, Action: fabrictest.Drop})
+	reads := p.Arm(fabrictest.Trigger{Subject: "$JS.API.>", Times: -1, Action: fabrictest.Drop})
+	reads.Wait(t)
+	if err := direct(); err != nil {
+		t.Errorf("within the grace: %v", err)
+	}
+	fabrictest.Eventually(t, 60*time.Second, "the list has expired", func() bool { return b.Members().Expired() })
+	if err := direct(); !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
+		t.Errorf("beyond the grace, node direct: %v, want Unavailable and NotAccepted", err)
+	}
+	if _, err := b.Channel("none").Request(timeout(t, 5*time.Second), nil); !errors.Is(err, outcome.Unavailable) {
+		t.Errorf("beyond the grace, a channel that no known member lists: %v, want Unavailable", err)
+	}
+	if _, err := b.Channel("echo").Request(timeout(t, 5*time.Second), nil); err != nil {
+		t.Errorf("beyond the grace, a channel whose members are there: %v", err)
+	}
+	writes.Disarm()
+	reads.Disarm()
+	fabrictest.Eventually(t, 60*time.Second, "the list is fresh again", func() bool { return direct() == nil })
+	if _, err := b.Channel("none").Request(timeout(t, 5*time.Second), nil); !errors.Is(err, outcome.NotFound) {
+		t.Errorf("with the store back, a channel that nobody lists: %v, want NotFound", err)
+	}
 }
 
 // TestTwoNodesOneRID: the second one waits and is refused by name when the first one renews; once the first one is

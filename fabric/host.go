@@ -177,9 +177,5 @@ func (n *Node) apply(e event, reason string, err error) {
 // asyncError gets the connection's asynchronous errors: slow consumers and refused permissions.
 func (n *Node) asyncError(sub *nats.Subscription, err error) {
 	n.router.AsyncError(sub, err)
-	subject := ""
-	if sub != nil {
-		subject = sub.Subject
-	}
-	n.log.Warn("NATS reports an error", zap.String("subscription", subject), zap.Error(err))
+	logAsync(n.log, sub, err)
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
 )
 
 // link is a node's or client's hold on its NATS connection: it tells when the connection is lost, back, or gone for
@@ -29,7 +30,7 @@ type link struct {
 }
 
 // openLink takes conn, or dials when conn is nil.
-func openLink(ctx context.Context, name string, conn *nats.Conn, c Connect) (*link, error) {
+func openLink(ctx context.Context, name string, conn *nats.Conn, c Connect, log *zap.Logger) (*link, error) {
 	if conn != nil {
 		if err := CheckConn(conn); err != nil {
 			return nil, misconfigured("connection", name, err)
@@ -40,7 +41,18 @@ func openLink(ctx context.Context, name string, conn *nats.Conn, c Connect) (*li
 	if err != nil {
 		return nil, err
 	}
+	// From here to start: what the server refuses meanwhile, for want of a permission, would otherwise be silent.
+	nc.SetErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { logAsync(log, sub, err) })
 	return &link{nc: nc, owned: true}, nil
+}
+
+// logAsync logs an asynchronous error of the connection.
+func logAsync(log *zap.Logger, sub *nats.Subscription, err error) {
+	subject := ""
+	if sub != nil {
+		subject = sub.Subject
+	}
+	log.Warn("NATS reports an error", zap.String("subscription", subject), zap.Error(err))
 }
 
 // start begins to follow the connection. asyncError gets the connection's asynchronous errors, before the handler

@@ -73,7 +73,7 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 
 // open takes everything the node needs, in the order in which release gives it back.
 func (n *Node) open(ctx context.Context) (err error) {
-	if n.link, err = openLink(ctx, "fabric "+n.cfg.Mesh+"/"+n.cfg.RID, n.cfg.Conn, n.cfg.Connect); err != nil {
+	if n.link, err = openLink(ctx, "fabric "+n.cfg.Mesh+"/"+n.cfg.RID, n.cfg.Conn, n.cfg.Connect, n.log); err != nil {
 		return err
 	}
 	n.store, err = kvlocation.Open(ctx, n.link.nc, kvlocation.Config{
@@ -223,6 +223,9 @@ func (n *Node) serve(ctx context.Context, spec channels.Spec) error {
 				fmt.Sprintf("node %q serves it as %s, this node would serve it as %s", m.RID, info.Kind, kind))
 		}
 	}
+	if spec.Weight == 0 && kind == kvlocation.RouteMesh {
+		spec.Weight = n.cfg.Weight
+	}
 	spec.Middleware = slices.Concat(n.cfg.Middleware, spec.Middleware)
 	srv, err := n.router.Serve(ctx, spec)
 	if err != nil {
@@ -273,7 +276,7 @@ func (n *Node) publish(ctx context.Context, state kvlocation.NodeState) error {
 	n.publishing.Lock()
 	defer n.publishing.Unlock()
 	return n.store.PublishDescriptor(ctx, n.lease, kvlocation.Descriptor{
-		State: state, AppVersion: n.cfg.AppVersion, Wave: n.cfg.Wave, Channels: n.servers.infos(), Started: n.started,
+		State: state, AppVersion: n.cfg.AppVersion, Weight: n.cfg.Weight, Wave: n.cfg.Wave, Channels: n.servers.infos(), Started: n.started,
 	})
 }
 

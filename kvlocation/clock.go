@@ -1,6 +1,7 @@
 package kvlocation
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -115,6 +116,18 @@ func (c *Clock) Observe(sent, received monotime.Time, server time.Time) {
 		next.lenientUntil = received.Add(c.ttl)
 	}
 	c.est.Store(next)
+}
+
+// ReadClock feeds c with one reading of the store's clock, as a program does that holds no lease.
+//
+// Errors are *outcome.Error: Unavailable when the store does not answer within Config.AttemptTimeout.
+func (s *Store) ReadClock(ctx context.Context, c *Clock) error {
+	bi, err := s.info(ctx, s.nodes)
+	if err != nil {
+		return err
+	}
+	c.Observe(bi.sent, bi.received, bi.time)
+	return nil
 }
 
 // Skew returns how far the store's clock is ahead of this machine's wall clock (negative: behind), as far as it is

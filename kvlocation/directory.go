@@ -50,7 +50,8 @@ const (
 	// DirectoryStale: the store does not answer, or everything is being read again. The list is the last one that
 	// was read in full, and nobody is added to it (FO-7b). Next: DirectoryFresh, DirectoryExpired.
 	DirectoryStale
-	// DirectoryExpired: the store has not answered for longer than the grace. Next: DirectoryFresh.
+	// DirectoryExpired: the store has not answered for longer than the grace. The list says so (Members.Expired),
+	// and nothing may be concluded from it. Next: DirectoryFresh.
 	DirectoryExpired
 )
 
@@ -237,6 +238,7 @@ func (d *Directory) wake() {
 
 func (d *Directory) setState(s DirectoryState) {
 	if old := DirectoryState(d.state.Swap(uint32(s))); old != s {
+		d.members.Store(d.members.Load().expiredIf(s == DirectoryExpired))
 		d.s.log.Info("directory is "+s.String(), zap.Stringer("was", old), zap.Int("members", len(d.list)))
 		d.wake()
 	}

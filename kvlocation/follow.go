@@ -57,6 +57,9 @@ func (d *Directory) subscribe() error {
 		}
 		d.subs = append(d.subs, sub)
 	}
+	if l := d.cfg.Lease; l != nil {
+		d.heard = max(d.heard, l.acked.Load().revision) // the notice of what was stored before went to nobody
+	}
 	return nil
 }
 

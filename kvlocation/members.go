@@ -19,6 +19,7 @@ type Members struct {
 	all       []Member
 	byRID     map[string]int
 	byChannel map[string][]Member
+	expired   bool
 }
 
 // NewMembers returns the list of the given members, sorted by RID. Of several with one RID the one with the highest
@@ -46,6 +47,19 @@ func NewMembers(members []Member) *Members {
 		}
 	}
 	return m
+}
+
+// Expired reports whether the store had not answered for longer than the grace when this list was made: it is then the
+// last list that was read, and nothing may be concluded from it (FO-7b).
+func (m *Members) Expired() bool { return m.expired }
+
+func (m *Members) expiredIf(expired bool) *Members {
+	if m.expired == expired {
+		return m
+	}
+	c := *m
+	c.expired = expired
+	return &c
 }
 
 // All returns every member, sorted by RID.
