@@ -78,3 +78,27 @@ func TestNodeLifecycle(t *testing.T) {
 		t.Fatalf("a request to a node that left: %v", err)
 	}
 }
+
+// TestQuietStart: a node with the default lease finds nothing to repair in its source of changes. (The notice of the
+// lease's first write goes out before anybody has subscribed to it, and must not be waited for.)
+func TestQuietStart(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	n := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}, LeaseTTL: kvlocation.DefaultTTL})
+	first, err := n.Store().LeaseOf(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fabrictest.Eventually(t, 60*time.Second, "the lease was renewed twice", func() bool {
+		st, err := n.Store().LeaseOf(t.Context(), "a")
+		return err == nil && st.Renewed.Sub(first.Renewed) >= 2*kvlocation.DefaultRenew-time.Second
+	})
+	st := n.Status()
+	if st.DirectoryStats.Rebuilds != 0 || st.DirectoryStats.Gaps != 0 || st.Directory != kvlocation.DirectoryFresh {
+		t.Errorf("%+v", st)
+	}
+	if !st.LeaseHeld || !st.Connected || st.Members != 1 || st.State != kvlocation.StateServing {
+		t.Errorf("%+v", st)
+	}
+}
