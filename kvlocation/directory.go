@@ -236,10 +236,11 @@ func (d *Directory) wake() {
 	close(*d.changed.Swap(&next))
 }
 
-func (d *Directory) setState(s DirectoryState) {
+// setState changes the state and says why, when it is not the one already.
+func (d *Directory) setState(s DirectoryState, why string) {
 	if old := DirectoryState(d.state.Swap(uint32(s))); old != s {
 		d.members.Store(d.members.Load().expiredIf(s == DirectoryExpired))
-		d.s.log.Info("directory is "+s.String(), zap.Stringer("was", old), zap.Int("members", len(d.list)))
+		d.s.log.Info("directory is "+s.String(), zap.Stringer("was", old), zap.String("why", why), zap.Int("members", len(d.list)))
 		d.wake()
 	}
 }

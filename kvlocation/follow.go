@@ -123,7 +123,7 @@ func (d *Directory) untilResync() time.Duration {
 func (d *Directory) suspect(why string) {
 	d.suspicion = why
 	if d.State() == DirectoryFresh {
-		d.setState(DirectoryStale)
+		d.setState(DirectoryStale, why)
 	}
 }
 
@@ -140,10 +140,10 @@ func (d *Directory) bounded(talk func(context.Context) error) error {
 	switch {
 	case err == nil:
 	case monotime.Since(d.contact) > d.cfg.Grace:
-		d.suspicion = "the store did not answer"
-		d.setState(DirectoryExpired)
+		d.suspicion = err.Error()
+		d.setState(DirectoryExpired, d.suspicion)
 	default:
-		d.suspect("the store did not answer")
+		d.suspect(err.Error())
 	}
 	return err
 }
@@ -285,6 +285,7 @@ func (d *Directory) readAll(ctx context.Context, confirm bool) error {
 	}
 	d.resyncs.Add(1)
 	d.contact, d.suspicion = monotime.Now(), ""
+	d.full = false
 	list := make(map[string]Member, len(snap.msgs))
 	d.known = make(map[string]uint64, len(snap.msgs))
 	for _, m := range snap.msgs {
@@ -293,7 +294,7 @@ func (d *Directory) readAll(ctx context.Context, confirm bool) error {
 		}
 	}
 	d.publish(list)
-	d.setState(DirectoryFresh)
+	d.setState(DirectoryFresh, "everything was read")
 	return nil
 }
 
