@@ -42,10 +42,30 @@ Every flag may also stand in the environment (FABRIC_MESH for --mesh) or in the 
 type app struct {
 	stdin  io.Reader
 	stdout io.Writer
-	stderr io.Writer
+	screen *screen
 	json   bool
 	log    *zap.Logger
 	sig    *signals
+}
+
+// readStdin reads standard input to its end, at most limit bytes of it. A signal ends the wait for input; the read itself
+// cannot be ended and stays until the process does.
+func (a *app) readStdin(limit int64) ([]byte, error) {
+	type result struct {
+		data []byte
+		err  error
+	}
+	read := make(chan result, 1)
+	go func() {
+		data, err := io.ReadAll(io.LimitReader(a.stdin, limit))
+		read <- result{data, err}
+	}()
+	select {
+	case r := <-read:
+		return r.data, r.err
+	case <-a.sig.ctx.Done():
+		return nil, a.sig.ctx.Err()
+	}
 }
 
 // print writes the command's answer: v as one line of JSON with --json, else what text writes.
@@ -105,17 +125,18 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 			r.LogLevel = "info"
 		}
 	}
-	log, err := newLogger(stderr, r.LogLevel, r.LogFormat)
+	scr := newScreen(stderr)
+	log, err := newLogger(scr, r.LogLevel, r.LogFormat)
 	if err != nil {
-		return fail(stdout, stderr, r.JSON, err)
+		return fail(stdout, scr, r.JSON, err)
 	}
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, json: r.JSON, log: log, sig: catchSignals(log)}
+	a := &app{stdin: stdin, stdout: stdout, screen: scr, json: r.JSON, log: log, sig: catchSignals(log)}
 	defer a.sig.stop()
 	err = ctx.Run(a)
 	if err != nil && a.sig.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = withCode(ExitInterrupted, fmt.Errorf("interrupted: %w", err))
 	}
-	return fail(stdout, stderr, r.JSON, err)
+	return fail(stdout, scr, r.JSON, err)
 }
 
 // asksJSON finds --json where the parser did not get that far.

@@ -54,7 +54,7 @@ func (c *callCmd) Run(a *app) (err error) {
 	}
 	data := []byte(c.Payload)
 	if c.Payload == "-" {
-		if data, err = io.ReadAll(io.LimitReader(a.stdin, maxStdin+1)); err != nil {
+		if data, err = a.readStdin(maxStdin + 1); err != nil {
 			return fmt.Errorf("standard input: %w", err)
 		}
 		if len(data) > maxStdin {

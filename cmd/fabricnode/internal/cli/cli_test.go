@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -150,6 +151,22 @@ func TestJSONFailure(t *testing.T) {
 		if !strings.HasPrefix(errs.String(), "fabricnode: ") || strings.Count(errs.String(), "\n") != 1 {
 			t.Errorf("%v: standard error is not one line: %q", args, errs.String())
 		}
+	}
+}
+
+// Waiting for input that does not come is no reason to need two signals.
+func TestReadStdinEndsWithASignal(t *testing.T) {
+	in, typist := io.Pipe()
+	defer typist.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &app{stdin: in, sig: &signals{ctx: ctx}}
+	cancel()
+	if _, err := a.readStdin(10); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want context.Canceled", err)
+	}
+	a = &app{stdin: strings.NewReader("0123456789ABC"), sig: &signals{ctx: t.Context()}}
+	if data, err := a.readStdin(10); string(data) != "0123456789" || err != nil {
+		t.Errorf("got %q, %v", data, err)
 	}
 }
 

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
-	"sync"
-	"time"
 
 	"natsfabric/cmd/fabricnode/internal/demo"
 	"natsfabric/examples/data"
@@ -23,14 +20,16 @@ type demoCmd struct {
 func (c *demoCmd) Run(a *app) error {
 	lines, err := c.lines(a)
 	if err != nil {
+		if a.sig.ctx.Err() != nil {
+			return err
+		}
 		return withCode(ExitUsage, err)
 	}
-	p := &progressLine{w: a.stderr, live: isTerminal(a.stderr)}
 	res, err := demo.Run(a.sig.ctx, demo.Options{
-		Lines: lines, Concurrency: c.Concurrency, Rate: c.Rate, Tell: p.tell, Progress: p.progress,
+		Lines: lines, Concurrency: c.Concurrency, Rate: c.Rate, Tell: a.screen.tell, Progress: a.screen.progress,
 		Logger: a.log, Abort: a.sig.abortWith,
 	})
-	p.end()
+	a.screen.end()
 	if err != nil {
 		return err
 	}
@@ -48,7 +47,11 @@ func (c *demoCmd) lines(a *app) ([]string, error) {
 	case "":
 		return demo.ReadLines(bytes.NewReader(data.AccessLog))
 	case "-":
-		return demo.ReadLines(a.stdin)
+		text, err := a.readStdin(demo.MaxInput + 1)
+		if err != nil {
+			return nil, fmt.Errorf("standard input: %w", err)
+		}
+		return demo.ReadLines(bytes.NewReader(text))
 	}
 	f, err := os.Open(c.Input)
 	if err != nil {
@@ -60,57 +63,6 @@ func (c *demoCmd) lines(a *app) ([]string, error) {
 		return nil, fmt.Errorf("%s: %w", c.Input, err)
 	}
 	return lines, nil
-}
-
-// sparse is the time between two progress lines that are no terminal's.
-const sparse = 2 * time.Second
-
-// progressLine writes a progress line over and over on a terminal, and now and then elsewhere. Its methods may be
-// called from any goroutine.
-type progressLine struct {
-	w    io.Writer
-	live bool
-
-	mu    sync.Mutex
-	width int // of the progress line that stands on the terminal
-	last  time.Time
-}
-
-// progress replaces the progress line.
-func (p *progressLine) progress(line string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.live {
-		if time.Since(p.last) >= sparse {
-			p.last = time.Now()
-			fmt.Fprintln(p.w, line)
-		}
-		return
-	}
-	fmt.Fprintf(p.w, "\r%-*s", p.width, line)
-	p.width = len(line)
-}
-
-// tell writes a line that stays.
-func (p *progressLine) tell(format string, args ...any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.wipe()
-	fmt.Fprintf(p.w, format+"\n", args...)
-}
-
-// end takes the progress line away.
-func (p *progressLine) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.wipe()
-}
-
-func (p *progressLine) wipe() {
-	if p.width > 0 {
-		fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", p.width))
-		p.width = 0
-	}
 }
 
 type demoNodeCmd struct {

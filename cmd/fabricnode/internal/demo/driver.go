@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -82,7 +81,10 @@ func (d *driver) run(ctx context.Context) error {
 	workers.Wait()
 	stopProgress()
 	others.Wait()
-	return errors.Join(err, context.Cause(ctx))
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
 }
 
 // pace hands out the lines at the rate. Half way it lets the faults happen, and it holds the last tenth of the lines
@@ -154,7 +156,6 @@ func (d *driver) faults(ctx context.Context) error {
 	d.s.o.Tell("froze %s (SIGSTOP) and killed %s (SIGKILL)", frozenNode, killedNode)
 	killed.kill()
 	killed.set("killed")
-	d.s.forget(killedNode)
 	d.fate[killedNode] = "killed half way"
 	select {
 	case <-time.After(FreezeTime):
@@ -176,7 +177,7 @@ func (d *driver) faults(ctx context.Context) error {
 		return err
 	}
 	took := time.Since(thawed).Round(10 * time.Millisecond)
-	frozen.set("serving")
+	frozen.set("ok")
 	d.s.o.Tell("%s serves again, %v after the thaw", frozenNode, took)
 	d.fate[frozenNode] = fmt.Sprintf("frozen for %v, served again %v later", FreezeTime, took)
 	return nil
@@ -194,14 +195,10 @@ func (d *driver) progress(ctx context.Context) {
 		}
 		states := make([]string, 0, len(nodes))
 		for _, rid := range nodes {
-			if p := d.s.proc(rid); p != nil {
-				states = append(states, p.String())
-			} else {
-				states = append(states, rid+" killed")
-			}
+			states = append(states, rid+" "+d.s.proc(rid).status())
 		}
 		sent, replied, failed := d.sent.Load(), d.replied.Load(), d.failed.Load()
-		d.s.o.Progress(fmt.Sprintf("%d of %d lines sent, %d replied, %d not, %d under way | %s",
+		d.s.o.Progress(fmt.Sprintf("%d/%d sent, %d replied, %d not, %d open | %s",
 			sent, len(d.lines), replied, failed, sent-replied-failed, strings.Join(states, ", ")))
 	}
 }

@@ -15,20 +15,20 @@ import (
 // Channel is the channel that the demo's nodes serve.
 const Channel = "access-log"
 
-// Bounds of the input. A longer line is cut, and counts as malformed then.
-const (
-	maxInput = 256 << 20
-	maxLine  = 64 << 10
-)
+// MaxInput bounds the input, in bytes.
+const MaxInput = 256 << 20
+
+// maxLine bounds a line. A longer one is cut, and counts as malformed then.
+const maxLine = 64 << 10
 
 // ReadLines splits a log into lines. An input without any, or above 256 MiB, is an error.
 func ReadLines(r io.Reader) ([]string, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxInput+1))
+	text, err := io.ReadAll(io.LimitReader(r, MaxInput+1))
 	switch {
 	case err != nil:
 		return nil, err
-	case len(text) > maxInput:
-		return nil, fmt.Errorf("the input is larger than %d MiB", maxInput>>20)
+	case len(text) > MaxInput:
+		return nil, fmt.Errorf("the input is larger than %d MiB", MaxInput>>20)
 	}
 	var lines []string
 	sc := bufio.NewScanner(bytes.NewReader(text))

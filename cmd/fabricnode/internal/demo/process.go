@@ -88,7 +88,7 @@ func startProcess(ctx context.Context, rid, dir string, args ...string) (*proces
 		p.kill()
 		return nil, fmt.Errorf("node %s did not start: %w%s", rid, err, p.logTail())
 	}
-	p.set("serving")
+	p.set("ok")
 	return p, nil
 }
 
@@ -121,10 +121,10 @@ func (p *process) set(state string) {
 	p.state = state
 }
 
-func (p *process) String() string {
+func (p *process) status() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.rid + " " + p.state
+	return p.state
 }
 
 // logTail returns the end of the child's log, for an error message.
@@ -137,14 +137,14 @@ func (p *process) logTail() string {
 	return "\n" + string(bytes.TrimSpace(text[max(0, len(text)-tail):]))
 }
 
-// kill ends the child at once, frozen or not, and waits for it.
+// kill ends the child at once, frozen or not, and waits for it. It may be called any number of times.
 func (p *process) kill() {
 	p.cmd.Process.Kill()
 	p.alive.Close()
 	<-p.waited
 }
 
-// stop ends the child in order, and after a while not in order.
+// stop ends the child in order, and after a while not in order. A child that has ended is left alone.
 func (p *process) stop() error {
 	p.alive.Close()
 	select {

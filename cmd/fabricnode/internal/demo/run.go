@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -98,7 +100,7 @@ type stage struct {
 	client *fabric.Client
 
 	mu    sync.Mutex
-	procs map[string]*process
+	procs map[string]*process // by RID; a process stays here when it has ended
 }
 
 // Run runs the demo. The error says that it could not be run; whether what it shows holds is in the result.
@@ -222,30 +224,36 @@ func (s *stage) proc(rid string) *process {
 	return s.procs[rid]
 }
 
-// stopNodes ends every node in order, but the one that was killed.
-func (s *stage) stopNodes() error {
+// started returns the child processes that were started, in any order.
+func (s *stage) started() []*process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.procs))
+}
+
+// stopNodes ends every node in order, but the one that was killed.
+func (s *stage) stopNodes() error {
 	errs := make(chan error)
-	for _, p := range s.procs {
+	n := 0
+	for _, p := range s.started() {
+		if p.rid == killedNode {
+			continue
+		}
+		n++
 		go func() { errs <- p.stop() }()
 	}
 	var err error
-	for range s.procs {
+	for range n {
 		err = errors.Join(err, <-errs)
 	}
-	clear(s.procs)
 	return err
 }
 
 // close ends, at once, what run has left, and removes the files.
 func (s *stage) close() error {
-	s.mu.Lock()
-	for _, p := range s.procs {
+	for _, p := range s.started() {
 		p.kill()
 	}
-	clear(s.procs)
-	s.mu.Unlock()
 	var err error
 	if s.client != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), nodeStopTime)
@@ -264,17 +272,10 @@ func (s *stage) close() error {
 
 // abort ends the child processes and removes the files without waiting for anything.
 func (s *stage) abort() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.procs {
-		p.cmd.Process.Kill()
+	for _, p := range s.started() {
+		// One that has ended already is nobody to end.
+		_ = p.cmd.Process.Kill()
 	}
-	os.RemoveAll(s.dir)
-}
-
-// forget drops a node that was killed, so that it is not stopped again.
-func (s *stage) forget(rid string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.procs, rid)
+	// What the server writes meanwhile may stay behind.
+	_ = os.RemoveAll(s.dir)
 }

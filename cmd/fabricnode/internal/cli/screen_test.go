@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestScreenOnATerminal(t *testing.T) {
+	var out bytes.Buffer
+	s := &screen{w: &out, live: true}
+	s.progress(strings.Repeat("x", 200))
+	s.progress("short")
+	s.tell("stays %d", 1)
+	s.progress("last")
+	s.end()
+	s.end()
+	long := "\r" + strings.Repeat("x", screenWidth)
+	want := long + "\rshort" + strings.Repeat(" ", screenWidth-5) + "\r     \r" + "stays 1\n" + "\rlast" + "\r    \r"
+	if out.String() != want {
+		t.Errorf("got  %q\nwant %q", out.String(), want)
+	}
+}
+
+func TestScreenElsewhere(t *testing.T) {
+	var out bytes.Buffer
+	s := newScreen(&out)
+	s.progress("one")
+	s.progress("two, too soon after the first")
+	s.tell("stays")
+	s.end()
+	if out.String() != "one\nstays\n" {
+		t.Errorf("got %q", out.String())
+	}
+}
