@@ -82,9 +82,10 @@ func lastListIsKept(t *testing.T) {
 	c := bed.NewCaller(t, "op", client)
 
 	cut := bed.CutStore(ps)
-	cut.AwaitWrite(t) // a client writes only when it doubts its list
+	cut.AwaitWrites(t, 1) // a client writes only when it doubts its list
 	b.Member(t, "new")
 	bed.Sees(t, witness, bed.Channel, "a", "dies", "new")
+	cut.AwaitWrites(t, 3) // in between it looks at what it has heard
 	for range 10 {
 		repliedBy(t, "at a member of the last list", c.Call(t, bed.Do{RID: "a"}), "a")
 		want(t, "at a node outside the last list", c.Call(t, bed.Do{RID: "new"}), outcome.NotFound, outcome.NotAccepted)

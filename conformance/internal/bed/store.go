@@ -30,16 +30,17 @@ func (c *StoreCut) Restore() {
 	}
 }
 
-// AwaitWrite waits until a write was lost.
-func (c *StoreCut) AwaitWrite(t testing.TB) {
+// AwaitWrites waits until n more writes were lost.
+func (c *StoreCut) AwaitWrites(t testing.TB, n int) {
 	t.Helper()
-	fabrictest.Eventually(t, Long, "a write to the store is lost", func() bool {
-		n := 0
+	lost := func() (sum int) {
 		for _, a := range c.writes {
-			n += a.Count()
+			sum += a.Count()
 		}
-		return n > 0
-	})
+		return sum
+	}
+	from := lost()
+	fabrictest.Eventually(t, Long, fmt.Sprintf("%d writes to the store are lost", n), func() bool { return lost() >= from+n })
 }
 
 // LeaseSubject is the subject on which a node writes its lease, and DescSubject its descriptor.
