@@ -41,6 +41,7 @@ func shortLog(lines int) string {
 }
 
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	const lines = 600
 	r := run(t, program(t), shortLog(lines), "demo", "--json", "--input", "-")
 	if r.code != 0 {
@@ -85,6 +86,7 @@ func TestDemo(t *testing.T) {
 
 // A demo that is interrupted leaves neither processes nor files, whatever state its nodes are in.
 func TestDemoInterrupted(t *testing.T) {
+	t.Parallel()
 	bin := program(t)
 	for _, c := range []struct {
 		name  string
@@ -159,6 +161,7 @@ func processesOf(t *testing.T, dir string) (pids []string) {
 
 // The demo's nodes are for the demo only: without its pipe they say so.
 func TestDemoNodeAlone(t *testing.T) {
+	t.Parallel()
 	r := run(t, program(t), "", "demo-node", "--mesh", "demo", "--rid", "n1", "--server", "nats://127.0.0.1:1", "--dir", t.TempDir())
 	if want := "started by fabricnode demo only"; r.code == 0 || !strings.Contains(r.stderr, want) {
 		t.Errorf("exit code %d, want another than 0; it wrote %q, want %q", r.code, r.stderr, want)

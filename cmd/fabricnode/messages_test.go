@@ -37,6 +37,7 @@ type message struct {
 
 // TestMessages provokes each failure with the real program and real servers.
 func TestMessages(t *testing.T) {
+	t.Parallel()
 	bin := program(t)
 	messages := newStage(t, bin).messages(t)
 	known := sections(t)
