@@ -50,12 +50,13 @@ var faults = []fault{
 	{name: "only what the member gets lost", strike: network(fabrictest.DropToClient)},
 	{name: "member slow by 50 ms each way", strike: network(fabrictest.Delay(50 * time.Millisecond))},
 	{name: "server killed and started again", passes: true, strike: func(t *testing.T, s setting) func() {
-		s.b.Server.Kill()
-		s.b.Server.Restart(t)
+		home := s.home(t)
+		home.Kill()
+		home.Restart(t)
 		return nil
 	}},
-	{name: "server killed in a cluster", servers: 3, passes: true, strike: func(_ *testing.T, s setting) func() {
-		s.b.Server.Kill()
+	{name: "server killed in a cluster", servers: 3, passes: true, strike: func(t *testing.T, s setting) func() {
+		s.home(t).Kill()
 		return nil
 	}},
 	{name: "leader frozen and thawed", servers: 3, strike: func(t *testing.T, s setting) func() {
@@ -63,6 +64,17 @@ var faults = []fault{
 		leader.Freeze(t)
 		return func() { leader.Thaw(t) }
 	}},
+}
+
+// home is the server to which the victim is connected.
+func (s setting) home(t *testing.T) *fabrictest.Server {
+	t.Helper()
+	for i, p := range s.victim.Proxies {
+		if p.Connections() > 0 && s.b.Cluster != nil {
+			return s.b.Cluster.Server(i)
+		}
+	}
+	return s.b.Server
 }
 
 // network applies network faults to the victim's connection.
