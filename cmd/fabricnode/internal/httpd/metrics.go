@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"natsfabric/channels"
+	"natsfabric/fabric"
 	"natsfabric/kvlocation"
 )
 
@@ -40,6 +41,14 @@ var (
 	hostState = gauge("host_state", "1 for the host state that the node is in.", "state")
 	members   = gauge("members", "Nodes of the mesh that this node knows, by their host state.", "state")
 
+	leaseHeld   = gauge("lease_held", "1 while this node holds its lease and may start something new.")
+	listState   = gauge("member_list_state", "1 for how far the list of members can be trusted.", "state")
+	listResyncs = counter("member_list_resyncs_total", "Full readings of the list of members.")
+	listGaps    = counter("member_list_gaps_total", "Changes of the list that were found to be missed.")
+	listRebuilt = counter("member_list_rebuilds_total", "Subscriptions to changes that were replaced because they were silent.")
+	clockSkew   = gauge("store_clock_skew_seconds", "How far the store's clock is ahead of this machine's.")
+	clockJumps  = counter("store_clock_jumps_total", "Readings of the store's clock that contradicted the ones before.")
+
 	callsStarted    = counter("calls_started_total", "Operations begun by this process.", "channel")
 	callsSucceeded  = counter("calls_succeeded_total", "Operations that ended without an error.", "channel")
 	callsFailed     = counter("calls_failed_total", "Operations that ended with an error.", "channel", "kind", "acceptance")
@@ -51,6 +60,7 @@ var (
 	served        = counter("requests_received_total", "Requests that arrived at this node.", "channel")
 	servedRefused = counter("requests_refused_total", "Requests that this node refused.", "channel", "reason")
 	servedExpired = counter("requests_expired_total", "Accepted requests whose deadline passed before their turn.", "channel")
+	servedLapsed  = counter("requests_lapsed_total", "Accepted requests before whose turn the node's lease ended.", "channel")
 	servedRan     = counter("requests_ran_total", "Handler calls begun.", "channel")
 	servedPanics  = counter("requests_panics_total", "Handler calls that ended in a panic.", "channel")
 	servedErrors  = counter("requests_handler_errors_total", "Handler calls that ended with an error.", "channel")
@@ -70,7 +80,7 @@ var (
 	slow          = counter("slow_consumers_total", "Times that a subscription began to drop messages in this process.")
 	asyncErrors   = counter("connection_errors_total", "Other errors that the connection reported.")
 	freezes       = counter("process_freezes_total", "Freezes of this process that it noticed.")
-	replacements  = counter("connection_replacements_total", "Connections given up after a freeze.")
+	replacements  = counter("connection_replacements_total", "Connections given up after a freeze, or because a subscription was draining while one was replaced.")
 	peerProbes    = counter("peer_hellos_total", "Handshakes and probes sent to peers.")
 	peersSuspect  = counter("peer_suspicions_total", "Times that a peer became suspect.")
 	peersNotReady = counter("peer_not_ready_total", "Times that a peer became not ready.")
@@ -81,6 +91,25 @@ type page chan<- prometheus.Metric
 
 func (p page) put(m metric, v float64, labels ...string) {
 	p <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
+}
+
+// status puts how the node stands with the store.
+func (p page) status(st fabric.Status) {
+	is := func(b bool) float64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	p.put(leaseHeld, is(st.LeaseHeld))
+	for _, s := range []kvlocation.DirectoryState{kvlocation.DirectoryFresh, kvlocation.DirectoryStale, kvlocation.DirectoryExpired} {
+		p.put(listState, is(st.Directory == s), s.String())
+	}
+	p.put(listResyncs, float64(st.DirectoryStats.Resyncs))
+	p.put(listGaps, float64(st.DirectoryStats.Gaps))
+	p.put(listRebuilt, float64(st.DirectoryStats.Rebuilds))
+	p.put(clockSkew, st.Skew.Seconds())
+	p.put(clockJumps, float64(st.ClockJumps))
 }
 
 // Collect reads the node's counters.
@@ -107,6 +136,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for s, count := range known {
 		p.put(members, float64(count), string(s))
 	}
+	p.status(n.Status())
 	p.router(n.Metrics())
 }
 
@@ -159,6 +189,7 @@ func (p page) served(name string, s channels.ServeSnapshot) {
 		p.put(servedRefused, float64(n), name, reason)
 	}
 	p.put(servedExpired, float64(s.Expired), name)
+	p.put(servedLapsed, float64(s.Lapsed), name)
 	p.put(servedRan, float64(s.Ran), name)
 	p.put(servedPanics, float64(s.Panics), name)
 	p.put(servedErrors, float64(s.HandlerErrors), name)
