@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -74,15 +76,19 @@ func (n *node) awaitServing(t testing.TB) {
 	}
 }
 
-// freeAddress returns an address of loopback that nobody listens on.
+// freeAddress returns an address of loopback that nobody listens on. It is outside the ranges from which the operating
+// system and fabrictest take ports, so that nobody is given it meanwhile.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(12_000+rand.IntN(3_000)))
+		if l, err := net.Listen("tcp", addr); err == nil {
+			l.Close()
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no free address")
+	return ""
 }
 
 const soon = 30 * time.Second

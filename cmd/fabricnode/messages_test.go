@@ -154,8 +154,6 @@ type stage struct {
 	old                 string             // one that is older than needed
 	nobody              string             // an address where no server is
 	taken               string             // an address that is in use
-	full                *node              // a node whose queue for work is full
-	held                *node
 }
 
 func newStage(t *testing.T, bin string) *stage {
@@ -165,7 +163,7 @@ func newStage(t *testing.T, bin string) *stage {
 		small:  fabrictest.StartServer(t, fabrictest.WithConfig(`max_payload: 4096`)),
 		plain:  plainServer(t),
 		old:    oldServer(t),
-		nobody: freeAddress(t),
+		nobody: "127.0.0.1:1",
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -178,7 +176,7 @@ func newStage(t *testing.T, bin string) *stage {
 			t.Fatalf("init: %s", r.stderr)
 		}
 	}
-	s.held = startNode(t, bin, "--mesh", "shop", "--rid", "n1", "--server", s.open.URL(), "--queue", "1", "--workers", "1",
+	startNode(t, bin, "--mesh", "shop", "--rid", "n1", "--server", s.open.URL(), "--queue", "1", "--workers", "1",
 		"--lease-ttl", "4s", "--lease-renew", "500ms", "--lease-margin", "1s")
 	startNode(t, bin, "--mesh", "shop", "--rid", "n1", "--server", s.small.URL())
 	s.occupy(t)

@@ -276,3 +276,38 @@ func TestRunCluster(t *testing.T) {
 		return call.code == 0 && call.stdout == "x" && list.code == 0
 	})
 }
+
+// The ways to authenticate that a flag, the environment and a context of the nats CLI give reach the server.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	bin := program(t)
+	user := fabrictest.StartServer(t, fabrictest.WithConfig(`authorization { user: app, password: right }`))
+	token := fabrictest.StartServer(t, fabrictest.WithConfig(`authorization { token: secret }`))
+	home := t.TempDir()
+	contexts := filepath.Join(home, ".config", "nats", "context")
+	if err := os.MkdirAll(contexts, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`{"url":%q,"user":"app","password":"right"}`, user.URL())
+	if err := os.WriteFile(filepath.Join(contexts, "shop.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		env  []string
+	}{
+		{"user and password", []string{"--server", user.URL(), "--user", "app", "--password", "right"}, nil},
+		{"password from the environment", []string{"--server", user.URL(), "--user", "app"}, []string{"FABRIC_PASSWORD=right"}},
+		{"token", []string{"--server", token.URL(), "--token", "secret"}, nil},
+		{"context of the nats CLI", []string{"--context", "shop"}, []string{"HOME=" + home, "XDG_CONFIG_HOME=" + filepath.Join(home, ".config")}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := command(bin, append([]string{"init", "--mesh", "shop"}, c.args...)...)
+			cmd.Env = append(cmd.Env, c.env...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
