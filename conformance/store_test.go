@@ -119,6 +119,9 @@ func graceExtendsNoLease(t *testing.T) {
 		cut, began := m.CutStore(), time.Now()
 		stop := c.Steady(2, 20*time.Millisecond, func(int) bed.Do { return bed.Do{RID: "a", Timeout: 2 * time.Second} })
 		m.Became(t, "Preparing")
+		if served := time.Since(began); served < 3*time.Second {
+			t.Errorf("out of service %v after the store was lost, before its admission deadline", served)
+		}
 		stop()
 		served := 0
 		for _, op := range c.Ops() {
