@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"natsfabric/fabrictest"
 	"natsfabric/outcome"
@@ -106,6 +109,23 @@ func (p party) arm(t *testing.T, key ObjectKey, f func(*fabrictest.Trigger)) *fa
 func (p party) loseAnswer(t *testing.T, key ObjectKey) *fabrictest.Armed {
 	t.Helper()
 	return p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Answer, tr.Action = true, fabrictest.Drop })
+}
+
+// firstWriteOnly matches every sending of the write that comes first, and no other write.
+func firstWriteOnly() func(fabrictest.Message) bool {
+	var (
+		mu    sync.Mutex
+		first string
+	)
+	return func(m fabrictest.Message) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		id := m.Headers().Get(nats.MsgIdHdr)
+		if first == "" {
+			first = id
+		}
+		return id == first
+	}
 }
 
 // hears tells when an answer with some text comes from the store.

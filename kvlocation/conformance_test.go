@@ -293,9 +293,10 @@ func staleInjected(t *testing.T, b *bed) {
 	p, key := b.party(t), objectOf(t)
 	ch := p.create(t, key)
 	p.proxy.Arm(fabrictest.Trigger{Subject: p.location.direct, Action: fabrictest.Drop})
+	ends := func(m fabrictest.Message) bool { return m.Headers().Get("Nats-UpTo-Sequence") != "" }
+	p.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Match: ends, Action: fabrictest.Drop}) // the parts came, the end did not
 	behind := p.proxy.Arm(fabrictest.Trigger{
-		Dir: fabrictest.ToClient, Times: 3,
-		Match: func(m fabrictest.Message) bool { return m.Headers().Get("Nats-UpTo-Sequence") != "" },
+		Dir: fabrictest.ToClient, Times: 3, Match: ends,
 		Action: fabrictest.Replace(func(m fabrictest.Message) fabrictest.Message {
 			s := string(m.Header)
 			i := strings.Index(s, "Nats-UpTo-Sequence: ") + len("Nats-UpTo-Sequence: ")
@@ -372,10 +373,11 @@ func storeCutOff(t *testing.T, b *bed) {
 
 func giveUpNotApplied(t *testing.T, b *bed) {
 	p, key := b.party(t), objectOf(t)
-	late := p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Times, tr.Action = -1, fabrictest.HoldAlone })
+	late := p.arm(t, key, func(tr *fabrictest.Trigger) {
+		tr.Times, tr.Match, tr.Action = -1, firstWriteOnly(), fabrictest.HoldAlone
+	})
 	_, err := p.Create(briefly(t), key, "room", n1, nil, nil)
 	pending := wantPending(t, err)
-	late.Disarm() // what is held stays held
 	ch, applied, err := p.GiveUp(testContext(t), pending)
 	if mustChange(t, ch, err); applied || ch.Entry.Phase() != PhaseMissing || ch.Entry.Revision == 0 {
 		t.Fatalf("applied = %v, got %+v", applied, ch)
@@ -390,13 +392,11 @@ func giveUpNotApplied(t *testing.T, b *bed) {
 
 func giveUpApplied(t *testing.T, b *bed) {
 	p, key := b.party(t), objectOf(t)
-	p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Answer, tr.Times, tr.Action = true, -1, fabrictest.Drop })
-	p.proxy.Arm(fabrictest.Trigger{Subject: p.location.direct, Times: -1, Action: fabrictest.Drop})
+	answers := p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Answer, tr.Times, tr.Action = true, -1, fabrictest.Drop })
 	_, err := p.Create(briefly(t), key, "room", n1, nil, nil)
 	pending := wantPending(t, err)
-	p.proxy.Apply(fabrictest.Cut) // answers on the new connection are other ones
-	clean := b.party(t)
-	ch, applied, err := clean.GiveUp(testContext(t), pending)
+	answers.Disarm()
+	ch, applied, err := p.GiveUp(testContext(t), pending)
 	if mustChange(t, ch, err); !applied || ch.Entry.Phase() != PhaseCreating {
 		t.Fatalf("applied = %v, got %+v", applied, ch)
 	}
@@ -405,10 +405,11 @@ func giveUpApplied(t *testing.T, b *bed) {
 func giveUpOverRecord(t *testing.T, b *bed) {
 	p, key := b.party(t), objectOf(t)
 	at := p.create(t, key).Entry
-	late := p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Times, tr.Action = -1, fabrictest.HoldAlone })
+	late := p.arm(t, key, func(tr *fabrictest.Trigger) {
+		tr.Times, tr.Match, tr.Action = -1, firstWriteOnly(), fabrictest.HoldAlone
+	})
 	_, err := p.Ready(briefly(t), at, n1)
 	pending := wantPending(t, err)
-	late.Disarm()
 	ch, applied, err := p.GiveUp(testContext(t), pending)
 	mustChange(t, ch, err)
 	heard := p.hears(saysWrongSequence)

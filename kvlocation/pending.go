@@ -11,7 +11,7 @@ import (
 
 // Pending is a record write that was sent and whose result is not known. It is found with errors.As in an error with
 // acceptance Unknown. Until Resolve or GiveUp has told what became of it, nothing that the write would allow may
-// begin. A Pending is used by one goroutine at a time.
+// begin. A Pending belongs to the Store that returned it and is used by one goroutine at a time.
 type Pending struct {
 	verb Verb
 	key  ObjectKey
