@@ -31,13 +31,20 @@ func lostConnectionIsNotResubmitted(t *testing.T) {
 			proxy := srv.Proxy(t)
 			var l ledger
 			dir := newDirectory(member("m1", 1, "c"), member("m2", 1, "c"))
+			release := make(chan struct{}) // the answer waits for the cut, unless it is what is cut
+			if c.answer {
+				close(release)
+			}
 			for _, rid := range []string{"m1", "m2"} {
-				serve(t, startMember(t, srv.URL(), dir, rid, 1), channels.Spec{Name: "c", Handler: l.handler(rid)})
+				serve(t, startMember(t, srv.URL(), dir, rid, 1), channels.Spec{Name: "c", Handler: block(&l, rid, release)})
 			}
 			caller := startClient(t, proxy.URL(), dir)
 			cut := proxy.Arm(fabrictest.Trigger{Subject: channelSubject("c"), Answer: c.answer, Action: c.action})
 			began := time.Now()
 			_, err := caller.Channel("c").Request(within(t, patience), []byte("x"))
+			if !c.answer {
+				close(release)
+			}
 			wantErr(t, err, outcome.Unavailable, outcome.Unknown)
 			if took := time.Since(began); took > patience/2 {
 				t.Errorf("it ended after %v: not at once", took)
@@ -143,8 +150,10 @@ func reconnectBeginsAnew(t *testing.T) {
 		ended <- err
 	}()
 	fabrictest.Eventually(t, patience, "the request runs", func() bool { return len(l.of("held")) == 1 })
-	proxy.Apply(fabrictest.Cut)
+	proxy.Apply(fabrictest.RefuseReconnect, fabrictest.Cut)
 	wantErr(t, receive(t, ended, "the end of the request"), outcome.Unavailable, outcome.Unknown)
+	fabrictest.Eventually(t, patience, "the connection is lost", func() bool { return caller.Epoch() == 0 })
+	proxy.Heal()
 	fabrictest.Eventually(t, patience, "a new epoch", func() bool { return caller.Epoch() == 2 })
 	if got := peer("m2"); got != channels.PeerUnknown {
 		t.Errorf("after the reconnect m2 is %v before any hello", got)
@@ -152,7 +161,12 @@ func reconnectBeginsAnew(t *testing.T) {
 
 	// The late answer arrives, on the old route, and changes nothing.
 	close(release)
-	fabrictest.Eventually(t, patience, "the late answer is counted", func() bool { return caller.Metrics().StaleReplies > 0 })
+	fabrictest.Eventually(t, patience, "the late answer is counted", func() bool {
+		if n := caller.Epoch(); n != 2 {
+			t.Fatalf("the epoch is %d: the connection was lost once more", n)
+		}
+		return caller.Metrics().StaleReplies > 0
+	})
 	hellos := caller.Metrics().Hellos
 	if _, err := ch.At("m2").Request(within(t, patience), []byte("greets m2 anew")); err != nil {
 		t.Fatal(err)
