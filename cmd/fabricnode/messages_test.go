@@ -176,30 +176,28 @@ func newStage(t *testing.T, bin string) *stage {
 			t.Fatalf("init: %s", r.stderr)
 		}
 	}
-	startNode(t, bin, "--mesh", "shop", "--rid", "n1", "--server", s.open.URL(), "--queue", "1", "--workers", "1",
+	n := startNode(t, bin, "--mesh", "shop", "--rid", "n1", "--server", s.open.URL(), "--queue", "1", "--workers", "1",
 		"--lease-ttl", "4s", "--lease-renew", "500ms", "--lease-margin", "1s")
 	startNode(t, bin, "--mesh", "shop", "--rid", "n1", "--server", s.small.URL())
-	s.occupy(t)
+	s.occupy(t, n)
 	return s
 }
 
 // occupy fills n1: one request of work runs, and one waits.
-func (s *stage) occupy(t *testing.T) {
+func (s *stage) occupy(t *testing.T, n *node) {
 	t.Helper()
 	nc := s.open.Connect(t)
-	busy := []byte(`{"sleep_ms":60000}`)
-	inbox := nc.NewRespInbox()
-	refusals, err := nc.SubscribeSync(inbox)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A request that is refused says so at once, so the third one shows that two were taken.
-	fabrictest.Eventually(t, soon, "a refusal because the queue is full", func() bool {
-		if err := nc.PublishRequest("fab.shop.ch.work", inbox, busy); err != nil {
+	fabrictest.Eventually(t, soon, "one request runs and one waits", func() bool {
+		_, metrics := get(t, n.HTTP+"/metrics")
+		if strings.Contains(metrics, "\nfabric_requests_running{channel=\"work\"} 1\n") &&
+			strings.Contains(metrics, "\nfabric_requests_queued{channel=\"work\"} 1\n") {
+			return true
+		}
+		// One too many is refused, to nobody.
+		if err := nc.Publish("fab.shop.ch.work", []byte(`{"sleep_ms":60000}`)); err != nil {
 			t.Fatal(err)
 		}
-		m, err := refusals.NextMsg(100e6)
-		return err == nil && m.Header.Get("Fabric-Kind") == "Unavailable"
+		return false
 	})
 }
 
