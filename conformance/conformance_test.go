@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"natsfabric/conformance/internal/bed"
 	"natsfabric/conformance/internal/history"
@@ -100,6 +101,16 @@ func refusedByAll(t *testing.T, what string, b *bed.Bed, c *bed.Caller, d bed.Do
 	if certain == 0 {
 		t.Errorf("%s: no operation was told that nobody took it", what)
 	}
+}
+
+// goneWithin waits until it shows that a named node is not connected. A request that the server had given to the node's
+// connection just before it saw that end is unknown, as it must be; the next ones are not.
+func goneWithin(t *testing.T, c *bed.Caller, rid string, within time.Duration) {
+	t.Helper()
+	fabrictest.Eventually(t, within, rid+" is known to be gone", func() bool {
+		op := c.Call(t, bed.Do{RID: rid, Timeout: time.Second})
+		return errors.Is(op.Err, outcome.Unavailable) && errors.Is(op.Err, outcome.NotAccepted)
+	})
 }
 
 // repliedBy fails the test unless the member replied to the operation.

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -29,6 +28,7 @@ func namedIdentityIsKept(t *testing.T) {
 	running := c.Go(t, bed.Do{RID: "a", Timeout: 2 * time.Second, Job: job.Job{Do: job.Block}})
 	ma.Ran(t, running)
 	ma.Kill9()
+	goneWithin(t, c, "a", 20*time.Second)
 	for range 20 {
 		op := c.Call(t, bed.Do{RID: "a", Timeout: time.Second})
 		want(t, "at a, which was killed", op, outcome.Unavailable, outcome.NotAccepted)
@@ -75,12 +75,8 @@ func nodeDirect(t *testing.T) {
 		{"cut", bed.Channel, outcome.Unavailable},
 		{"frozen", bed.Channel, outcome.Unavailable},
 	} {
-		if x.rid == "frozen" {
-			// What is sent before the freeze is found out is unknown, as it must be.
-			fabrictest.Eventually(t, bed.Long, "the frozen node counts as not connected", func() bool {
-				op := c.Call(t, bed.Do{RID: x.rid, Timeout: 3 * time.Second})
-				return errors.Is(op.Err, outcome.Unavailable)
-			})
+		if x.kind == outcome.Unavailable {
+			goneWithin(t, c, x.rid, bed.Long)
 		}
 		for range 3 {
 			op := c.Call(t, bed.Do{RID: x.rid, Channel: x.channel, Timeout: 10 * time.Second})
@@ -120,9 +116,11 @@ func orderOfJudgement(t *testing.T) {
 		repliedBy(t, "chosen by the fabric", c.Call(t, bed.Do{}), "b")
 	}
 	// Accepted, with time left and another member Ready: acceptance decides.
+	notices := b.Notices(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	id := c.Go(t, bed.Do{Early: true, Context: ctx, Timeout: bed.Long, Job: job.Job{Do: job.Sleep, Millis: 2000}})
 	m := runner(t, b, c, id)
+	notices.Await(t, 1)
 	cancel()
 	fabrictest.Eventually(t, bed.Long, "the operation ends", func() bool { return c.Get(id).Ends > 0 })
 	want(t, "accepted and then cancelled", c.Get(id), outcome.DeadlineExceeded, outcome.Accepted)

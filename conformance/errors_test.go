@@ -37,8 +37,8 @@ func errorsTellKindAndAcceptance(t *testing.T) {
 		{"handler's plain error", bed.Do{Job: job.Job{Do: job.Fail}}, outcome.InternalFailure, outcome.Accepted, true},
 		{"panic", bed.Do{Job: job.Job{Do: job.Panic}}, outcome.InternalFailure, outcome.Accepted, true},
 		{"reply above the limit", bed.Do{Job: job.Job{Do: job.Big, Size: 2 << 20}}, outcome.CapacityExceeded, outcome.Accepted, true},
-		{"no answer in time", bed.Do{Timeout: 200 * time.Millisecond, Job: job.Job{Do: job.Sleep, Millis: 600}}, outcome.DeadlineExceeded, outcome.Unknown, false},
-		{"no answer, but a notice", bed.Do{Early: true, Timeout: 200 * time.Millisecond, Job: job.Job{Do: job.Sleep, Millis: 600}}, outcome.DeadlineExceeded, outcome.Accepted, false},
+		{"no answer in time", bed.Do{Timeout: 200 * time.Millisecond, Job: job.Job{Do: job.Dwell, Millis: 600}}, outcome.DeadlineExceeded, outcome.Unknown, false},
+		{"no answer, but a notice", bed.Do{Early: true, Timeout: 200 * time.Millisecond, Job: job.Job{Do: job.Dwell, Millis: 600}}, outcome.DeadlineExceeded, outcome.Accepted, false},
 	} {
 		op := c.Call(t, x.do)
 		want(t, x.name, op, x.kind, x.acc)

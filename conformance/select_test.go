@@ -81,6 +81,7 @@ func reselectionUntilAcceptance(t *testing.T) {
 		t.Error("nothing was refused: the test proves nothing")
 	}
 
+	notices := b.Notices(t)
 	for _, fault := range []struct {
 		name string
 		end  func(*bed.Member)
@@ -90,6 +91,7 @@ func reselectionUntilAcceptance(t *testing.T) {
 	} {
 		id := c.Go(t, bed.Do{Early: true, Timeout: 3 * time.Second, Job: job.Job{Do: job.Block}})
 		m := runner(t, b, c, id)
+		notices.Await(t, 1)
 		fault.end(m)
 		c.Wait()
 		op := c.Get(id)
@@ -120,9 +122,11 @@ func acceptedIsNeverRunElsewhere(t *testing.T) {
 	c := bed.NewCaller(t, "op", client)
 
 	// Each member runs one and has some in its queue when it dies.
+	notices := b.Notices(t)
 	for range 12 {
 		c.Go(t, bed.Do{Early: true, Timeout: 4 * time.Second, Job: job.Job{Do: job.Sleep, Millis: 1500}})
 	}
+	notices.Await(t, 12)
 	sends := make([]string, 0, 12)
 	for range 12 {
 		op := c.Call(t, bed.Do{Send: true, Job: job.Job{Do: job.Reply}})

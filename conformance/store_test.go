@@ -92,6 +92,7 @@ func lastListIsKept(t *testing.T) {
 	}
 	repliedBy(t, "at a member of the last list", c.Call(t, bed.Do{RID: "dies"}), "dies")
 	dies.Kill9()
+	goneWithin(t, c, "dies", 20*time.Second)
 	want(t, "at a member that died meanwhile", c.Call(t, bed.Do{RID: "dies"}), outcome.Unavailable, outcome.NotAccepted)
 
 	cut.Restore()

@@ -16,6 +16,7 @@ type Verb string
 const (
 	Reply Verb = "reply" // answers at once
 	Sleep Verb = "sleep" // waits for Millis, or until its context ends, and answers
+	Dwell Verb = "dwell" // waits for Millis, whatever its context says, and answers
 	Block Verb = "block" // waits until its context ends, and returns that error
 	Panic Verb = "panic" // panics
 	Fail  Verb = "fail"  // returns an error of Kind, or a plain one without it

@@ -157,6 +157,8 @@ func (w *worker) work(ctx context.Context, j job.Job) (channels.Reply, error) {
 		case <-ctx.Done():
 			return channels.Reply{}, context.Cause(ctx)
 		}
+	case job.Dwell:
+		time.Sleep(j.Duration())
 	case job.Block:
 		<-ctx.Done()
 		return channels.Reply{}, context.Cause(ctx)
