@@ -59,12 +59,20 @@ func (r *Router) operate(ctx context.Context, c *Channel, call Call) (Reply, err
 		}
 	}
 	op := operation{ch: c, call: call}
-	op.begin(ctx, r.cfg.DefaultTimeout)
-	if call.Op == opSend {
+	switch {
+	case call.Op == opSendUnconfirmed && call.RID == "":
+		// It waits for nothing, so it needs no deadline.
+		to, err := r.selectTarget(&op)
+		if err == nil {
+			err = r.publish(&op, to.subject, "")
+		}
+		return Reply{}, err
+	case call.Op == opSend:
 		op.flags = wire.FlagNotice | wire.FlagOneWay
-	} else if call.early {
+	case call.early:
 		op.flags = wire.FlagNotice
 	}
+	op.begin(ctx, r.cfg.DefaultTimeout)
 	if call.RID != "" {
 		return r.operateDirect(ctx, &op)
 	}

@@ -3,6 +3,7 @@ package channels
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 
 	"natsfabric/internal/wire"
 	"natsfabric/outcome"
@@ -19,6 +20,7 @@ type Channel struct {
 	target  string // as errors name it
 	invalid error
 	stats   *callStats
+	known   atomic.Pointer[audience]
 }
 
 // Channel returns the channel of the given name. It does not ask whether somebody serves it. With a bad name every

@@ -89,6 +89,8 @@ type links struct {
 	mu sync.Mutex
 	// all is bounded by the directory plus maxGhosts.
 	all map[linkKey]*link
+	// version counts the changes of who is selectable.
+	version atomic.Uint64
 }
 
 // maxGhosts bounds the links whose descriptor is gone.
@@ -187,6 +189,7 @@ func (ls *links) setLocked(l *link, s PeerState) {
 
 // rerouteLocked computes the channels that need a route of their own, and the routes.
 func (ls *links) rerouteLocked() {
+	ls.version.Add(1)
 	members := ls.r.cfg.Directory.Members()
 	var routes map[string]*route
 	for _, l := range ls.all {

@@ -68,12 +68,12 @@ const listExpired = "the store has not answered for longer than the grace, so th
 func (r *Router) selectTarget(op *operation) (target, error) {
 	if op.call.Op == opSendUnconfirmed {
 		// Nobody would tell us that nobody is there.
-		switch listed, ready, _ := r.candidates(op.ch.name, nil); {
-		case !listed && r.cfg.Directory.Members().Expired():
+		switch a := op.ch.audience(); {
+		case !a.listed && a.members.Expired():
 			return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, listExpired)
-		case !listed:
+		case !a.listed:
 			return target{}, fail(op.call.Op, outcome.NotFound, outcome.NotAccepted, op.ch.target, "no node lists it")
-		case !ready:
+		case !a.ready:
 			return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, "no member that lists it is ready")
 		}
 	}
@@ -92,6 +92,25 @@ func (r *Router) selectTarget(op *operation) (target, error) {
 		return to, nil
 	}
 	return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, "no member that lists it is ready")
+}
+
+// audience is what candidates says of a channel, for as long as neither the list of members nor a peer's state changes.
+type audience struct {
+	members       *kvlocation.Members
+	version       uint64
+	listed, ready bool
+}
+
+// audience returns who may take a message of the channel now. It takes no lock while nothing changes.
+func (c *Channel) audience() *audience {
+	members, version := c.r.cfg.Directory.Members(), c.r.links.version.Load()
+	if a := c.known.Load(); a != nil && a.members == members && a.version == version {
+		return a
+	}
+	a := &audience{members: members, version: version}
+	a.listed, a.ready, _ = c.r.candidates(c.name, nil)
+	c.known.Store(a)
+	return a
 }
 
 // candidates tells whether any descriptor lists the channel, whether a ready member is known, and whether one is
