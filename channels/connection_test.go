@@ -159,7 +159,10 @@ func reconnectBeginsAnew(t *testing.T) {
 		t.Errorf("after the reconnect m2 is %v before any hello", got)
 	}
 
-	// The late answer arrives, on the old route, and changes nothing.
+	// The late answer arrives, on the old route, and changes nothing. The server has to know that route again first.
+	if err := caller.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
 	close(release)
 	fabrictest.Eventually(t, patience, "the late answer is counted", func() bool {
 		if n := caller.Epoch(); n != 2 {
