@@ -26,8 +26,17 @@ var ports struct {
 	free []int          // those released longest ago come first
 }
 
-// freePort returns a port on loopback that is nobody else's until the test ends.
+// freePort returns a port on loopback that is nobody else's until the test ends. Programs that keep to no blocks may
+// still take it before it is used: listenFree is for those who listen themselves.
 func freePort(t testing.TB) int {
+	t.Helper()
+	port, l := listenFree(t)
+	l.Close()
+	return port
+}
+
+// listenFree returns a listener on such a port.
+func listenFree(t testing.TB) (int, net.Listener) {
 	t.Helper()
 	ports.Lock()
 	defer ports.Unlock()
@@ -42,12 +51,11 @@ func freePort(t testing.TB) int {
 		if err != nil {
 			continue // some other program's
 		}
-		l.Close()
 		t.Cleanup(func() { releasePort(port) })
-		return port
+		return port, l
 	}
 	t.Fatalf("fabrictest: no free port between %d and %d", firstPort, firstPort+blocks*blockSize)
-	return 0
+	return 0, nil
 }
 
 // takeBlock tries to get one more block.

@@ -37,11 +37,7 @@ type Proxy struct {
 // closed until it is up again.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	port := freePort(t)
-	l, err := net.Listen("tcp", loopback(port))
-	if err != nil {
-		t.Fatalf("fabrictest: proxy: %v", err)
-	}
+	_, l := listenFree(t)
 	p := &Proxy{
 		t:        t,
 		target:   hostOf(target),

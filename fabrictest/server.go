@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,6 +33,8 @@ type Server struct {
 	set  settings
 
 	ahead time.Duration // of the machine's clock
+
+	started bool // it has run once
 
 	mu      sync.Mutex
 	inner   *embedded.Server // running in this process
@@ -85,6 +88,25 @@ func newServer(t testing.TB, i int, set settings) *Server {
 
 func (s *Server) start(t testing.TB) {
 	t.Helper()
+	err := s.tryStart(t)
+	// Only before its first start may a server move to another port: nobody knows the first one yet.
+	for range maxPortTries {
+		if s.started || !errors.Is(err, syscall.EADDRINUSE) || s.spec.ClusterName != "" {
+			break
+		}
+		s.port = freePort(t)
+		s.spec.Port = s.port
+		err = s.tryStart(t)
+	}
+	if err != nil {
+		t.Fatalf("fabrictest: start server %s: %v", s.name, err)
+	}
+}
+
+// maxPortTries bounds the ports that a server tries when another program is faster.
+const maxPortTries = 5
+
+func (s *Server) tryStart(t testing.TB) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inner != nil || s.process != nil {
@@ -98,9 +120,8 @@ func (s *Server) start(t testing.TB) {
 	} else {
 		s.inner, err = serverproc.Start(ctx, s.spec, s.set.options...)
 	}
-	if err != nil {
-		t.Fatalf("fabrictest: start server %s: %v", s.name, err)
-	}
+	s.started = s.started || err == nil
+	return err
 }
 
 // Name is the server's name; JetStream reports leaders and replicas by it.
