@@ -81,7 +81,7 @@ func (n *node) awaitServing(t testing.TB) {
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	for range 1000 {
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(12_000+rand.IntN(3_000)))
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(7_000+rand.IntN(3_000)))
 		if l, err := net.Listen("tcp", addr); err == nil {
 			l.Close()
 			return addr
