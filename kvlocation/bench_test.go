@@ -109,17 +109,16 @@ func reportRatios(b *testing.B, sides []casSide, callers int) {
 	b.Helper()
 	const rounds = 15
 	n := 300 * (1 + callers/16)
-	ratios := make([][]float64, len(sides))
-	for range rounds {
-		var first time.Duration
-		for i, s := range sides {
+	ratios, took := make([][]float64, len(sides)), make([]time.Duration, len(sides))
+	for round := range rounds {
+		for j := range sides {
+			i := (round + j) % len(sides) // no side always comes first
 			start := time.Now()
-			s.run(b, callers, n)
-			if took := time.Since(start); i == 0 {
-				first = took
-			} else {
-				ratios[i] = append(ratios[i], float64(took)/float64(first))
-			}
+			sides[i].run(b, callers, n)
+			took[i] = time.Since(start)
+		}
+		for i := range sides {
+			ratios[i] = append(ratios[i], float64(took[i])/float64(took[0]))
 		}
 	}
 	for i, s := range sides[1:] {
