@@ -160,7 +160,9 @@ func (r *Router) attempt(ctx context.Context, op *operation, to target) (reply R
 		call.trace.Noticed = true
 	}
 	if !ended {
-		r.abandoned.note(c.name, to.link)
+		if !noticed {
+			r.abandoned.note(c.name, to.link, !errors.Is(ctx.Err(), context.Canceled))
+		}
 		return Reply{}, false, op.timedOut(ctx, acceptance(noticed))
 	}
 	if got.msg == nil {

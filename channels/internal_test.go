@@ -344,3 +344,20 @@ func TestRoutePicksByWeight(t *testing.T) {
 		t.Error("a refuser was picked")
 	}
 }
+
+// TestDetourSpans: a group in which requests vanish again and again is left alone for longer and longer, up to a bound,
+// and one that was well for a while is forgiven.
+func TestDetourSpans(t *testing.T) {
+	now := time.Now()
+	var d *detour
+	for i, want := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 8 * time.Minute} {
+		d = d.next(now)
+		if d.span != want || !d.active(now) || !d.active(now.Add(want-1)) || d.active(now.Add(want)) {
+			t.Fatalf("detour %d: %+v, want %v from %v", i, d, want, now)
+		}
+		now = d.until.Add(detourMemory)
+	}
+	if d = d.next(now.Add(1)); d.span != 30*time.Second {
+		t.Errorf("after a good while the span is %v", d.span)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"natsfabric/internal/monotime"
 	"natsfabric/kvlocation"
@@ -89,6 +90,10 @@ type links struct {
 	mu sync.Mutex
 	// all is bounded by the directory plus maxGhosts.
 	all map[linkKey]*link
+	// detours are the channels that go around their queue groups, or did a while ago; turnBack is when the first of
+	// them is to be looked at again.
+	detours  map[string]*detour
+	turnBack time.Time
 	// version counts the changes of who is selectable.
 	version atomic.Uint64
 }
@@ -204,6 +209,18 @@ func (ls *links) rerouteLocked() {
 				routes = make(map[string]*route)
 			}
 			routes[c.Name] = ls.routeLocked(members.Channel(c.Name), c.Name)
+		}
+	}
+	now := time.Now()
+	for name, d := range ls.detours {
+		if routes[name] != nil || !d.active(now) {
+			continue
+		}
+		if rt := ls.routeLocked(members.Channel(name), name); len(rt.members) > 0 {
+			if routes == nil {
+				routes = make(map[string]*route)
+			}
+			routes[name] = rt
 		}
 	}
 	if routes == nil {

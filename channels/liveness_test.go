@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"natsfabric/channels"
 	"natsfabric/fabrictest"
+	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
@@ -138,6 +141,68 @@ func TestShortDeadlinesFindAFrozenMember(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestGhostInTheGroup: a subscription that nobody is behind sits in the queue group, as after a NATS server froze. The
+// members answer every probe, so nobody is suspect; still callers go around the group after the first loss.
+func TestGhostInTheGroup(t *testing.T) {
+	t.Parallel()
+	srv := server(t)
+	var l ledger
+	dir := newDirectory(member("m1", 1, "c"), member("m2", 1, "c"))
+	serve(t, startMember(t, srv.URL(), dir, "m1", 1), channels.Spec{Name: "c", Handler: l.handler("m1")})
+	serve(t, startMember(t, srv.URL(), dir, "m2", 1), channels.Spec{Name: "c", Handler: l.handler("m2")})
+	ghost := dial(t, srv.URL())
+	if _, err := ghost.QueueSubscribe(mesh.Channel("c"), wire.QueueGroup, func(*nats.Msg) {}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ghost.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	caller := startClient(t, srv.URL(), dir)
+	ch := caller.Channel("c")
+	fabrictest.Eventually(t, patience, "a request vanishes", func() bool {
+		_, err := ch.Request(within(t, 500*time.Millisecond), []byte("lost"))
+		return errors.Is(err, outcome.Unknown)
+	})
+	fabrictest.Eventually(t, patience, "the channel goes around its group", func() bool { return caller.Metrics().Detours == 1 })
+	watcher := dial(t, srv.URL())
+	watch, err := watcher.SubscribeSync(mesh.Channel("c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// watched returns how many requests have gone through the group's subject since it was asked first.
+	watched := func() int {
+		if err := watcher.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		n, _, err := watch.Pending()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	watched()
+	for i := range 60 {
+		if _, err := ch.Request(within(t, patience), fmt.Append(nil, "around-", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m := caller.Metrics(); m.Suspects != 0 || m.NotReady != 0 {
+		t.Errorf("%d suspects, %d not ready: nobody is to blame", m.Suspects, m.NotReady)
+	}
+
+	// Once the ghost is gone, and the time of the detour up, requests go through the group again.
+	if through := watched(); through != 0 {
+		t.Errorf("%d requests went through the group during the detour", through)
+	}
+	ghost.Close()
+	fabrictest.Eventually(t, patience, "the channel goes through its group again", func() bool {
+		if _, err := ch.Request(within(t, patience), []byte("again")); err != nil {
+			t.Fatal(err)
+		}
+		return watched() > 0
+	})
 }
 
 func selectable(s channels.PeerState) bool {

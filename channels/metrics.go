@@ -80,8 +80,9 @@ type Snapshot struct {
 	// FreezeGaps counts the freezes of this process, Replacements how often Config.ReplaceConnection was asked for another
 	// connection.
 	FreezeGaps, Replacements uint64
-	// Hellos counts the handshakes and probes sent, Suspects and NotReady the peers that were found so.
-	Hellos, Suspects, NotReady uint64
+	// Hellos counts the handshakes and probes sent, Suspects and NotReady the peers that were found so, Detours the
+	// times that a channel began to go around its queue group because a request had vanished in it.
+	Hellos, Suspects, NotReady, Detours uint64
 }
 
 type failures [int(outcome.InternalFailure) + 1][outcome.Accepted + 1]atomic.Uint64
@@ -156,7 +157,7 @@ func (s *Server) Stats() ServeSnapshot {
 type counters struct {
 	endedByDisconnect, lateReplies, lateNotices, staleReplies, strayAnswers atomic.Uint64
 	unknownChannel, slowConsumers, asyncErrors, replacements                atomic.Uint64
-	hellos, suspects, notReady                                              atomic.Uint64
+	hellos, suspects, notReady, detours                                     atomic.Uint64
 
 	other callStats
 }
@@ -170,7 +171,7 @@ func (r *Router) Metrics() Snapshot {
 		LateReplies: c.lateReplies.Load(), LateNotices: c.lateNotices.Load(), StaleReplies: c.staleReplies.Load(), StrayAnswers: c.strayAnswers.Load(),
 		UnknownChannel: c.unknownChannel.Load(), SlowConsumers: c.slowConsumers.Load(), AsyncErrors: c.asyncErrors.Load(),
 		FreezeGaps: r.pulse.gaps.Load(), Replacements: c.replacements.Load(),
-		Hellos: c.hellos.Load(), Suspects: c.suspects.Load(), NotReady: c.notReady.Load(),
+		Hellos: c.hellos.Load(), Suspects: c.suspects.Load(), NotReady: c.notReady.Load(), Detours: c.detours.Load(),
 	}
 	r.channelMu.RLock()
 	for name, ch := range r.channels {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -226,11 +227,11 @@ const maxAbandoned = 1024
 // it a caller whose deadlines are shorter than probeAfter would never find out that a member is frozen.
 type abandoned struct {
 	mu       sync.Mutex
-	channels map[string]bool
+	channels map[string]bool // with true: a deadline passed; with false: the caller lost its patience
 	peers    map[*link]bool
 }
 
-func (a *abandoned) note(channel string, l *link) {
+func (a *abandoned) note(channel string, l *link, timedOut bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.channels == nil {
@@ -240,7 +241,7 @@ func (a *abandoned) note(channel string, l *link) {
 	case l != nil && len(a.peers) < maxAbandoned:
 		a.peers[l] = true
 	case l == nil && len(a.channels) < maxAbandoned:
-		a.channels[channel] = true
+		a.channels[channel] = a.channels[channel] || timedOut
 	}
 }
 
@@ -259,6 +260,10 @@ func (a *abandoned) take() (map[string]bool, map[*link]bool) {
 // probeOverdue probes every peer that may hold an attempt which has been unanswered for long, or was given up so.
 func (r *Router) probeOverdue() {
 	channels, peers := r.abandoned.take()
+	vanished := maps.Clone(channels)
+	maps.DeleteFunc(vanished, func(_ string, timedOut bool) bool { return !timedOut })
+	r.links.detourAround(vanished)
+	r.links.endDetours()
 	r.waiters.overdue(r.pulse.tick(), uint32(probeAfter/tickEvery), func(channel string, l *link) {
 		if l != nil {
 			peers[l] = true
