@@ -178,7 +178,7 @@ func (l *Lease) Context() context.Context {
 }
 
 // Events returns what happens to the lease, in order. It has one reader. A reader that falls more than 16 events
-// behind loses the oldest. The channel is closed after a terminal event and by Release.
+// behind loses the oldest. The channel is closed after a terminal event, by Release and by Store.Close.
 func (l *Lease) Events() <-chan LeaseEvent { return l.events }
 
 // emit must be called with mu held.
@@ -270,10 +270,13 @@ func (l *Lease) regained(revision uint64, firstSent monotime.Time) bool {
 	l.acked.Store(&renewal{revision: revision, at: monotime.Now()})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended != nil || !l.open(firstSent) {
+	if l.ended != nil {
 		return false
 	}
-	l.generation.Store(revision)
+	l.generation.Store(revision) // before it admits: what is admitted belongs to the new generation
+	if !l.open(firstSent) {
+		return false
+	}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.emit(LeaseEvent{Kind: LeaseRegained, Generation: revision})
 	l.s.log.Info("lease regained", zap.String("rid", l.cfg.RID), zap.Uint64("generation", revision))

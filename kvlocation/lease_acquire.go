@@ -14,8 +14,11 @@ import (
 	"natsfabric/outcome"
 )
 
-// errReleased is why a lease is closed after Release.
-var errReleased = fmt.Errorf("%w: it was given back", ErrOwnershipLost)
+// errReleased is why a lease is closed after Release, errNotKept why it is after Store.Close without one.
+var (
+	errReleased = fmt.Errorf("%w: it was given back", ErrOwnershipLost)
+	errNotKept  = fmt.Errorf("%w: the store was closed", ErrOwnershipLost)
+)
 
 // AcquireLease takes the RID for this process run and keeps it until Release. Nobody overwrites a live lease: while
 // another process run holds the RID, AcquireLease waits for its lease to expire and tells cfg.OnWait for how long.
@@ -159,10 +162,15 @@ func (l *Lease) start(res writeResult) bool {
 	l.wg.Add(2)
 	go l.keep()
 	go l.watchIdentity()
-	go func() { // the channel may be closed once nobody sends any more
+	go func() { // the channel may be closed once nobody sends any more, and only a held lease can lapse
+		defer close(l.done)
 		l.wg.Wait()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.held {
+			l.close(errNotKept)
+		}
 		close(l.events)
-		close(l.done)
 	}()
 	return true
 }

@@ -28,7 +28,8 @@ type write struct {
 	opID   string        // also the message ID; the same for every sending
 	ttl    time.Duration // whole seconds; 0 = for ever
 	marker bool          // a delete marker, which keeps value
-	// applied judges what the key holds (nil: no message) after the revision has moved. nil means judgeByOpID.
+	// applied judges what the key holds (nil: no message) after the revision has moved, when that is not the write
+	// itself. nil cannot tell.
 	applied func(*storedMsg) verdict
 }
 
@@ -40,14 +41,6 @@ const (
 	wasApplied
 	wasLost
 )
-
-// judgeByOpID recognises a write only while it is the key's last message.
-func judgeByOpID(opID string, m *storedMsg) verdict {
-	if m != nil && m.opID == opID {
-		return wasApplied
-	}
-	return cannotTell
-}
 
 // writeResult says what is known about a write that was applied.
 type writeResult struct {
@@ -84,9 +77,6 @@ func (s *Store) write(ctx context.Context, w write) (writeResult, error) {
 
 // resolve sends the same write, again if need be, until a definite answer comes (FO-7a).
 func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
-	if err := s.refusal(); err != nil && !sd.open {
-		return writeResult{}, err
-	}
 	if err := s.checkSize(sd); err != nil {
 		return writeResult{}, err
 	}
@@ -102,6 +92,12 @@ func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
 	for try := 0; ; try++ {
 		if try > 0 {
 			now = monotime.Now()
+		}
+		if err := s.refusal(); err != nil {
+			if !sd.open {
+				return writeResult{}, err
+			}
+			return writeResult{}, s.unresolved(ctx, sd, err) // a revision of the old store fences nothing in this one
 		}
 		if !sd.open {
 			sd.firstSent = now // nothing sent before this can have been applied
@@ -158,10 +154,12 @@ func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
 	}
 }
 
-// judge decides a write whose expectation was found not to hold although an earlier sending may have been applied:
-// it reads the key no older than the revision that the server named. again is true when the key still has the
-// expected revision: the answer came from a server that was behind, so the write is sent again.
+// judge decides a write whose expectation was found not to hold although some sending may have been applied: it reads
+// the key no older than the revision that the server named. again is true when the key still has the expected
+// revision: the answer came from a server that was behind, so the write is sent again.
 func (s *Store) judge(ctx context.Context, sd *sending, named uint64) (res writeResult, again bool, err error) {
+	only := !sd.open // nothing was sent but what was just refused
+	sd.open = true   // then by a server that is behind, so another one may have stored it (see resolve)
 	snap, err := s.snapshot(ctx, sd.bucket, max(named, sd.expect), sd.key)
 	if err != nil {
 		return res, false, s.unresolved(ctx, sd, err)
@@ -174,26 +172,22 @@ func (s *Store) judge(ctx context.Context, sd *sending, named uint64) (res write
 	if current == sd.expect {
 		return res, true, nil
 	}
-	if !sd.open {
-		return res, false, s.conflict(sd, current)
+	res = writeResult{firstSent: sd.firstSent, repeated: sd.sent > 1, current: m}
+	if m != nil && m.opID == sd.opID {
+		res.revision = m.revision
+		return res, false, nil
 	}
 	v := cannotTell
-	if m != nil && m.opID == sd.opID {
-		v = wasApplied
-	} else if sd.applied != nil {
+	if sd.applied != nil {
 		v = sd.applied(m)
 	}
 	if v == wasApplied {
-		res = writeResult{firstSent: sd.firstSent, repeated: sd.sent > 1, current: m}
-		if m != nil && m.opID == sd.opID {
-			res.revision = m.revision
-		}
 		return res, false, nil
 	}
-	if v == wasLost && monotime.Since(sd.firstSent) < resolveLimit {
-		return res, false, s.conflict(sd, current)
+	if only || v == wasLost && monotime.Since(sd.firstSent) < resolveLimit {
+		return writeResult{}, false, s.conflict(sd, current)
 	}
-	return res, false, s.unresolved(ctx, sd, fmt.Errorf("%s is at revision %d, and what it holds does not tell", sd.key, current))
+	return writeResult{}, false, s.unresolved(ctx, sd, fmt.Errorf("%s is at revision %d, and what it holds does not tell", sd.key, current))
 }
 
 func (sd *sending) name() string { return sd.bucket.name + " " + sd.key }
