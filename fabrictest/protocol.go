@@ -31,9 +31,8 @@ type frame struct {
 // together are the stream. From the first byte that is not the client protocol
 // (TLS, WebSocket, the protocol between servers) it returns raw chunks.
 type frameReader struct {
-	r       *bufio.Reader
-	opaque  bool // the stream is no longer understood
-	pending []byte
+	r      *bufio.Reader
+	opaque bool // the stream is no longer understood
 }
 
 func newFrameReader(r io.Reader) *frameReader {

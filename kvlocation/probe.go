@@ -20,6 +20,14 @@ type confirmer struct {
 	mu      sync.Mutex
 	next    *probeWrite // not yet sent; new readers join it
 	running bool
+	closed  bool
+}
+
+// close lets nobody begin a probe any more.
+func (cf *confirmer) close() {
+	cf.mu.Lock()
+	defer cf.mu.Unlock()
+	cf.closed = true
 }
 
 // probeWrite is one write of the probe key and those who wait for it.
@@ -38,7 +46,7 @@ func (s *Store) probeKey() string { return "probe." + s.rid }
 func (s *Store) probe(ctx context.Context, b *bucket) (uint64, error) {
 	cf := &b.confirm
 	cf.mu.Lock()
-	if s.ctx.Err() != nil {
+	if cf.closed {
 		cf.mu.Unlock()
 		return 0, unavailable("confirm", b.name+" "+s.probeKey(), errStoreClosed)
 	}

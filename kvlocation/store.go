@@ -138,8 +138,7 @@ func (s *Store) Close() error {
 	s.once.Do(func() {
 		s.cancel()
 		for _, b := range []*bucket{s.location, s.nodes} {
-			b.confirm.mu.Lock() // nobody starts a probe after this
-			b.confirm.mu.Unlock()
+			b.confirm.close()
 		}
 		s.mux.close()
 	})

@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 )
@@ -33,7 +32,7 @@ func (l *logger) Tracef(format string, v ...any)  { l.line(slog.LevelDebug, form
 func (l *logger) Fatalf(format string, v ...any) {
 	l.line(slog.LevelError, format, v)
 	select {
-	case l.fatal <- errors.New(fmt.Sprintf(format, v...)):
+	case l.fatal <- fmt.Errorf(format, v...):
 	default:
 	}
 }
