@@ -16,7 +16,8 @@ type hostEvent struct {
 	reason string
 	err    error
 	verify bool
-	done   chan struct{} // closed when the event has been handled, if not nil
+	conn   context.Context // the connection's, of evVerified
+	done   chan struct{}   // closed when the event has been handled, if not nil
 }
 
 // post hands an event to the host goroutine. It blocks only when 16 events wait already; the longest that goroutine
@@ -65,7 +66,7 @@ func (n *Node) host(ctx context.Context) {
 			case ev.e == evFatal:
 				n.fatal(ev.reason, ev.err)
 			case ev.e == evVerified:
-				n.ready(ev.reason)
+				n.ready(ev.conn, ev.reason)
 			default:
 				n.doubt(ev.reason)
 			}
@@ -93,10 +94,8 @@ func (n *Node) host(ctx context.Context) {
 				verify()
 				continue
 			}
-			// The loss of a connection ends its context before the host is told of it, so a success that
-			// belongs to a lost connection is recognised here.
-			if err == nil && current.Err() == nil {
-				n.ready("verified again")
+			if err == nil {
+				n.ready(current, "verified again")
 			}
 		}
 	}
@@ -131,8 +130,13 @@ func (n *Node) verify(ctx context.Context) error {
 	}
 }
 
-// ready puts the node into service. Only the host goroutine calls it, so that it cannot overtake a doubt.
-func (n *Node) ready(reason string) {
+// ready puts the node into service after a verification on connection conn. Only the host goroutine calls it, but the
+// doubt that undoes the verification may have been handled before: a connection that is lost ends its context, and a
+// lease that lapses refuses, before the host is told. What brings either back brings another verification.
+func (n *Node) ready(conn context.Context, reason string) {
+	if conn.Err() != nil || !n.lease.Held() {
+		return
+	}
 	n.apply(evVerified, reason, nil)
 	if n.State() == kvlocation.StateServing {
 		n.setServing(true)

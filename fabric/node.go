@@ -35,6 +35,7 @@ type Node struct {
 	servers    servers
 	started    time.Time
 	publishing sync.Mutex // orders a reading of the servers and the write that says it
+	leaving    bool       // the descriptor says Draining, and nothing else any more; guarded by publishing
 
 	events  chan hostEvent
 	stop    context.CancelFunc // ends the host goroutine
@@ -123,11 +124,12 @@ func (n *Node) open(ctx context.Context) (err error) {
 	n.link.start(n.asyncError)
 	go n.host(hostCtx)
 
+	conn := n.link.connection()
 	if err := n.publish(ctx, kvlocation.StateServing); err != nil {
 		return err
 	}
 	ready := make(chan struct{})
-	n.post(hostEvent{e: evVerified, reason: "started", done: ready})
+	n.post(hostEvent{e: evVerified, reason: "started", conn: conn, done: ready})
 	<-ready
 	return n.Err()
 }
@@ -271,10 +273,15 @@ func (n *Node) relist(ctx context.Context) error {
 	return n.publish(ctx, kvlocation.StateServing)
 }
 
-// publish writes the node's descriptor, always from the present list of channels.
+// publish writes the node's descriptor, always from the present list of channels. Draining is final: a verification
+// that is still under way does not list the node as Serving again.
 func (n *Node) publish(ctx context.Context, state kvlocation.NodeState) error {
 	n.publishing.Lock()
 	defer n.publishing.Unlock()
+	if n.leaving {
+		state = kvlocation.StateDraining
+	}
+	n.leaving = state == kvlocation.StateDraining
 	return n.store.PublishDescriptor(ctx, n.lease, kvlocation.Descriptor{
 		State: state, AppVersion: n.cfg.AppVersion, Weight: n.cfg.Weight, Wave: n.cfg.Wave, Channels: n.servers.infos(), Started: n.started,
 	})
