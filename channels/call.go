@@ -249,15 +249,14 @@ func (r *Router) judge(op *operation, to target, e *epoch, m *nats.Msg, noticed 
 
 // refusedBy notes a refusal. Who had refused before was drawn again and handed the request back.
 func (op *operation) refusedBy(from string, e *outcome.Error) {
-	if op.last != nil && slices.Contains(op.refused, from) {
+	if op.last == nil {
+		op.last = e
+	}
+	if from == "" || len(op.refused) == maxRefused || slices.Contains(op.refused, from) {
 		op.slower()
 		return
 	}
 	op.last = e
-	if from == "" || len(op.refused) == maxRefused {
-		op.slower()
-		return
-	}
 	op.refused = append(op.refused, from)
 }
 
@@ -299,6 +298,7 @@ func (r *Router) selectAgain(ctx context.Context, op *operation) error {
 		}
 	case <-ctx.Done():
 	case <-r.ctx.Done():
+		return r.notRegistered(op, refusedClosed)
 	}
 	return op.gaveUp(ctx)
 }

@@ -27,7 +27,8 @@
 // swapped. So one operation runs at most once.
 //
 // An accepted request runs, unless its deadline passes in the member's queue (it then ends with DeadlineExceeded and
-// Accepted, counted as Expired) or the member dies. The deadline of a Send ends with its acceptance.
+// Accepted, counted as Expired), the member's lease ends before its turn (Unavailable and Accepted, counted as Lapsed)
+// or the member dies. The deadline of a Send ends with its acceptance.
 //
 // # Guarantees: order
 //

@@ -78,8 +78,11 @@ type intakes struct {
 	all map[*intake]bool
 }
 
-// subscribe opens an intake. group is empty for the node's inbox.
+// subscribe opens an intake. group is empty for the node's inbox. Under the lock, so that no freeze is marked between
+// the reading of its number and the entry among those that are marked: the intake would never get over it.
 func (r *Router) subscribe(subject, group string, srv *Server) (*intake, error) {
+	r.intakes.mu.Lock()
+	defer r.intakes.mu.Unlock()
 	in := &intake{r: r, srv: srv, clear: r.pulse.gaps.Load(), closed: make(chan struct{})}
 	var err error
 	if group == "" {
@@ -94,8 +97,6 @@ func (r *Router) subscribe(subject, group string, srv *Server) (*intake, error) 
 	if err := in.sub.SetPendingLimits(intakePending, intakePendingBytes); err != nil {
 		return nil, err
 	}
-	r.intakes.mu.Lock()
-	defer r.intakes.mu.Unlock()
 	if r.intakes.all == nil {
 		r.intakes.all = make(map[*intake]bool)
 	}

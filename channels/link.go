@@ -178,7 +178,7 @@ func (ls *links) setLocked(l *link, s PeerState) {
 		return
 	}
 	l.state.Store(uint32(s))
-	if !l.listed && !s.avoided() {
+	if !l.listed && !s.avoided() && ls.all[l.linkKey] == l { // not one that was made anew since
 		delete(ls.all, l.linkKey)
 	}
 	if old.selectable() != s.selectable() || old.avoided() != s.avoided() {

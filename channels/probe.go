@@ -329,7 +329,7 @@ func (r *Router) probeUntilClear(l *link) {
 				return
 			}
 		case errors.Is(err, errNotOnline):
-			// Our own connection is down: that says nothing about the peer.
+			began = monotime.Now() // our own connection is down: that says nothing about the peer
 		default:
 			silent++
 			r.suspect(l, silent)

@@ -60,7 +60,7 @@ func (r *Request) Header() nats.Header { return r.msg.Header }
 func (r *Request) Channel() string { return r.channel }
 
 // Direct reports whether the request came on this process run's own subject, instead of through the queue group: its
-// caller named the node, or selects among the ready members itself while another one is suspect.
+// caller named the node, or selects among the ready members itself because something is wrong in the group.
 func (r *Request) Direct() bool { return r.direct }
 
 // OneWay reports whether nobody waits for the reply: a Send, or a publish without reply subject.

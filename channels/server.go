@@ -282,12 +282,14 @@ func (s *Server) handle(req *Request) {
 		s.answerError(req, outcome.New("", outcome.DeadlineExceeded, outcome.Accepted, "", "the deadline passed in the queue of node "+r.cfg.RID+"; it did not run"))
 		return
 	}
+	// Before the lease is judged: if it lapses afterwards, this is the scope that ends with it.
+	scope := r.handlers.Load()
 	if r.cfg.Gate != nil && r.cfg.Gate.Admit() != nil {
 		s.stats.lapsed.Add(1)
 		s.answerError(req, outcome.New("", outcome.Unavailable, outcome.Accepted, "", "the lease of node "+r.cfg.RID+" ended before the request's turn; it did not run"))
 		return
 	}
-	req.ctx.parent, req.ctx.pulse = r.handlers.Load().ctx, &r.pulse
+	req.ctx.parent, req.ctx.pulse = scope.ctx, &r.pulse
 	req.ctx.deadline, _ = req.judgedDeadline()
 	s.stats.ran.Add(1)
 	reply, err := s.invoke(req)
