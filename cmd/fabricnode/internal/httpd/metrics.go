@@ -83,6 +83,7 @@ var (
 	replacements  = counter("connection_replacements_total", "Connections given up after a freeze, or because a subscription was draining while one was replaced.")
 	peerProbes    = counter("peer_hellos_total", "Handshakes and probes sent to peers.")
 	peersSuspect  = counter("peer_suspicions_total", "Times that a peer became suspect.")
+	detours       = counter("channel_detours_total", "Times that a channel began to go around its queue group, in which a request had vanished.")
 	peersNotReady = counter("peer_not_ready_total", "Times that a peer became not ready.")
 )
 
@@ -164,6 +165,7 @@ func (p page) router(s channels.Snapshot) {
 	p.put(peerProbes, float64(s.Hellos))
 	p.put(peersSuspect, float64(s.Suspects))
 	p.put(peersNotReady, float64(s.NotReady))
+	p.put(detours, float64(s.Detours))
 }
 
 func (p page) calls(name string, c channels.CallSnapshot) {
