@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// noticeBuffer bounds the notices that were received and not yet looked at. What does not fit is dropped, and
-	// missed as a gap.
+	// noticeBuffer bounds the notices that were received and not yet looked at. What does not fit is dropped, which
+	// the next check sees.
 	noticeBuffer = 4096
 	// noticeTime is how long the notice of an acknowledged own renewal may take.
 	noticeTime = 2 * time.Second
@@ -34,6 +34,7 @@ type source struct {
 	notices chan *nats.Msg
 	subs    []*nats.Subscription
 	prefix  string // of the notices' subjects; the key follows
+	dropped int    // notices that found no room, of the present subscriptions
 
 	heard     uint64        // the sequence of the last own renewal whose notice came
 	heardAt   monotime.Time // when it came
@@ -44,7 +45,7 @@ type source struct {
 
 func (d *Directory) subscribe() error {
 	d.prefix = d.s.mesh.ChangePrefix() + "." + changeNodes + "."
-	d.notices = make(chan *nats.Msg, noticeBuffer)
+	d.notices, d.dropped = make(chan *nats.Msg, noticeBuffer), 0
 	subjects := []string{d.prefix + descKey(">")}
 	if d.cfg.Lease != nil {
 		subjects = append(subjects, d.prefix+leaseKey(d.cfg.Lease.RID()))
@@ -148,9 +149,24 @@ func (d *Directory) bounded(talk func(context.Context) error) error {
 	return err
 }
 
+// lost reports whether notices were dropped since the last call. A gap shows only with the next change of the same key.
+func (d *Directory) lost() bool {
+	before := d.dropped
+	d.dropped = 0
+	for _, sub := range d.subs {
+		n, _ := sub.Dropped() // fails only on a closed connection
+		d.dropped += max(0, n)
+	}
+	return d.dropped > before
+}
+
 // check asks the store for its newest descriptor, at a cost that does not depend on the mesh's size, and reads
-// everything when that one is not known.
+// everything when that one is not known or notices were dropped.
 func (d *Directory) check() {
+	if d.lost() {
+		d.gaps.Add(1)
+		d.suspect("notices were dropped")
+	}
 	if d.suspicion != "" {
 		_ = d.restore()
 		return
@@ -163,6 +179,7 @@ func (d *Directory) check() {
 		d.contact = monotime.Now()
 		if m != nil && m.revision > d.known[m.key] {
 			d.gaps.Add(1)
+			d.newest = max(d.newest, m.revision) // by a replica that is further than the next one to answer, perhaps
 			return d.readAll(ctx, false)
 		}
 		return nil

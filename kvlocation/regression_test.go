@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"natsfabric/fabrictest"
 	"natsfabric/internal/monotime"
 )
@@ -50,5 +52,30 @@ func TestLeaderBehindAnswersWhatAnotherStored(t *testing.T) {
 	}
 	if e := p.mustRead(t, key); e.Phase() != PhaseReady || e.Revision != ch.Entry.Revision || ch.Overwritten {
 		t.Fatalf("got %+v, the key holds %+v", ch, e)
+	}
+}
+
+// Notices that find no room are dropped by the client library. Those of one key were noticed only with its next change,
+// as long as later ones of other keys were heard.
+func TestDroppedNoticesAreNoticed(t *testing.T) {
+	t.Parallel()
+	nc := connect(t, fabrictest.StartServer(t).URL())
+	sub, err := nc.ChanSubscribe("x", make(chan *nats.Msg, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d Directory
+	d.subs = append(d.subs, sub)
+	if d.lost() {
+		t.Error("lost before anything came")
+	}
+	for range 3 {
+		if err := nc.Publish("x", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fabrictest.Eventually(t, readyIn, "two are dropped", func() bool { n, _ := sub.Dropped(); return n == 2 })
+	if !d.lost() || d.lost() {
+		t.Error("seen not at all, or twice")
 	}
 }
