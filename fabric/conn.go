@@ -138,6 +138,9 @@ func dial(ctx context.Context, name string, c Connect) (*nats.Conn, error) {
 func explainDial(err error, where string, c Connect) error {
 	var opErr *net.OpError
 	var dnsErr *net.DNSError
+	if bad := (*url.Error)(nil); errors.As(err, &bad) {
+		err = bad.Err // without the URL, and what is secret in it
+	}
 	switch {
 	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || strings.Contains(strings.ToLower(err.Error()), "authorization violation"):
 		return fmt.Errorf("%s refused the credentials (%s): check them against the server's accounts and users: %w", where, c.credentials(), err)
@@ -173,13 +176,25 @@ func (c Connect) credentials() string {
 	}
 }
 
-// redact removes passwords from a list of URLs.
+// redact removes passwords and tokens from a list of URLs, of which some may lack the scheme or be no URLs at all.
 func redact(urls string) string {
 	parts := strings.Split(urls, ",")
 	for i, p := range parts {
-		if u, err := url.Parse(strings.TrimSpace(p)); err == nil && u.User != nil {
-			parts[i] = u.Redacted()
+		at := strings.LastIndexByte(p, '@')
+		if at < 0 {
+			continue
 		}
+		begin := 0
+		if n := strings.Index(p[:at], "://"); n >= 0 {
+			begin = n + len("://")
+		}
+		user, _, withPassword := strings.Cut(p[begin:at], ":")
+		if withPassword {
+			user += ":"
+		} else {
+			user = "" // a token
+		}
+		parts[i] = p[:begin] + user + "xxxxx" + p[at:]
 	}
 	return strings.Join(parts, ",")
 }
