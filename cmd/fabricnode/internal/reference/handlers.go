@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"natsfabric/channels"
+	"natsfabric/internal/wire"
 	"natsfabric/outcome"
 )
 
@@ -20,9 +21,6 @@ const (
 	Echo = "echo"
 	Work = "work"
 )
-
-// HeaderServedBy names the node that ran a request.
-const HeaderServedBy = "Fabric-Served-By"
 
 // MaxSleep bounds sleep_ms of a work request.
 const MaxSleep = time.Minute
@@ -45,7 +43,7 @@ func Specs(o Options) []channels.Spec {
 				if err != nil {
 					return channels.Reply{}, err
 				}
-				return channels.Reply{Data: data, Header: nats.Header{HeaderServedBy: {o.RID}}}, nil
+				return channels.Reply{Data: data, Header: nats.Header{wire.HeaderServedBy: {o.RID}}}, nil
 			},
 		}
 	}
