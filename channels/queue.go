@@ -19,6 +19,7 @@ type queue struct {
 	bytes int // of those
 
 	draining bool // nothing more is taken
+	stopped  bool // workers end when there is nothing to do
 
 	workers int           // all of them
 	idle    []chan bool   // of those that wait, the longest first; true = work, false = end
@@ -112,6 +113,12 @@ func (q *queue) work() {
 				close(q.empty)
 				q.empty = nil
 			}
+			if q.stopped {
+				q.workers--
+				q.mu.Unlock()
+				ended = true
+				return
+			}
 			q.idle = append(q.idle, wake)
 			q.mu.Unlock()
 			if !<-wake {
@@ -177,10 +184,11 @@ func (q *queue) drained() <-chan struct{} {
 	return c
 }
 
-// stop ends the workers. It is called when the queue has drained and no handler runs.
+// stop ends the workers: those that wait at once, the others after what was accepted has run.
 func (q *queue) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.stopped = true
 	q.endLocked(len(q.idle))
 }
 

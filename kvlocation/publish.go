@@ -81,7 +81,8 @@ func (l *Lease) readDescriptor(ctx context.Context) error {
 	}
 	if m == nil && len(snap.msgs) > MaxMembers { // the probe is among them
 		return outcome.New("publish descriptor", outcome.CapacityExceeded, outcome.NotAccepted, fmt.Sprintf("node %q", l.cfg.RID),
-			fmt.Sprintf("the mesh has %d descriptors, at most %d are allowed: forget nodes that are gone", len(snap.msgs)-1, MaxMembers))
+			fmt.Sprintf("the mesh has %d descriptors, those included that were removed within the last ten minutes; at most %d are allowed: forget nodes that are gone, or wait",
+				len(snap.msgs)-1, MaxMembers))
 	}
 	l.descRev, l.descKnown = 0, true
 	if m != nil {
