@@ -22,10 +22,14 @@ var built struct {
 // test's directory, with the go command, and returns the path of a copy that
 // lives as long as the test. Flags like "-tags=x" or "-overlay=file" go to go
 // build; without "-race" among them the program is built without the race
-// detector, also in a test run with it. Each package is built once in a test
-// run, and linked again in a later one only if it has changed.
+// detector, also in a test run with it, unless the environment variable
+// FABRICTEST_RACE is 1. Each package is built once in a test run, and linked
+// again in a later one only if it has changed.
 func BuildBinary(t testing.TB, pkg string, flags ...string) string {
 	t.Helper()
+	if os.Getenv("FABRICTEST_RACE") == "1" {
+		flags = append([]string{"-race"}, flags...)
+	}
 	built.Lock()
 	defer built.Unlock()
 	wd, err := os.Getwd()

@@ -60,6 +60,8 @@ var modules = []struct {
 	{"go.uber.org/goleak", []string{"test"}, "a test tool"},
 	{"github.com/anishathalye/porcupine", []string{"conformance", "test"}, "a test tool"},
 	{"pgregory.net/rapid", []string{"test"}, "a test tool"},
+	{"github.com/nats-io/nkeys", []string{"test"}, "the client library reads keys"},
+	{"github.com/nats-io/jwt/v2", []string{"test"}, "the client library reads credentials"},
 }
 
 // imports wants imports to go down only, and modules to be used only where the table allows them.
