@@ -1,7 +1,10 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"io"
 	"sync"
 
 	"github.com/nats-io/nats.go"
@@ -13,17 +16,20 @@ import (
 type link struct {
 	nc    *nats.Conn
 	owned bool
+	log   *zap.Logger
 
 	// Set before start; called one at a time, on the link's goroutine. They must not wait.
 	onDown   func() // the connection is lost
 	onUp     func() // it is back
 	onClosed func() // it is closed for good
 
-	mu sync.Mutex
-	up context.Context // ends when the present connection is lost, before onDown is called
+	mu     sync.Mutex
+	up     context.Context // ends when the present connection is lost, before onDown is called
+	server string          // of the present connection, or of the last one
 
 	status    chan nats.Status
 	prevError nats.ErrHandler
+	prevLost  nats.ConnErrHandler
 	stop      context.CancelFunc
 	done      chan struct{}
 	once      sync.Once
@@ -35,7 +41,7 @@ func openLink(ctx context.Context, name string, conn *nats.Conn, c Connect, log 
 		if err := CheckConn(conn); err != nil {
 			return nil, misconfigured("connection", name, err)
 		}
-		return &link{nc: conn}, nil
+		return &link{nc: conn, log: log}, nil
 	}
 	nc, err := Dial(ctx, name, c)
 	if err != nil {
@@ -43,7 +49,7 @@ func openLink(ctx context.Context, name string, conn *nats.Conn, c Connect, log 
 	}
 	// From here to start: what the server refuses meanwhile, for want of a permission, would otherwise be silent.
 	nc.SetErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { logAsync(log, sub, err) })
-	return &link{nc: nc, owned: true}, nil
+	return &link{nc: nc, owned: true, log: log}, nil
 }
 
 // logAsync logs an asynchronous error of the connection.
@@ -69,7 +75,32 @@ func (l *link) start(asyncError func(*nats.Subscription, error)) {
 			prev(nc, sub, err)
 		}
 	})
+	if l.owned {
+		prev := l.nc.DisconnectErrHandler()
+		l.prevLost = prev
+		l.nc.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
+			l.lost(err)
+			if prev != nil {
+				prev(nc, err)
+			}
+		})
+	}
 	go l.follow(ctx, l.begin(ctx))
+}
+
+// lost tells the operator that the connection is lost, and why.
+func (l *link) lost(why error) {
+	l.mu.Lock()
+	server := l.server
+	l.mu.Unlock()
+	reason := "the server closed it, or was killed"
+	switch {
+	case why == nil:
+		reason = "given up"
+	case !errors.Is(why, io.EOF):
+		reason = why.Error()
+	}
+	l.log.Warn("connection to NATS lost", zap.String("server", server), zap.String("reason", reason))
 }
 
 // connection returns a context that ends when the present connection is lost. While there is none it has ended.
@@ -84,6 +115,7 @@ func (l *link) begin(ctx context.Context) context.CancelFunc {
 	up, cancel := context.WithCancel(ctx)
 	l.mu.Lock()
 	l.up = up
+	l.server = cmp.Or(l.nc.ConnectedUrlRedacted(), l.server)
 	l.mu.Unlock()
 	return cancel
 }
@@ -111,12 +143,16 @@ func (l *link) follow(ctx context.Context, lost context.CancelFunc) {
 		now, n := l.nc.IsConnected(), l.nc.Stats().Reconnects
 		if connected && (!now || n != seen) {
 			lost()
+			if !l.owned { // else the library says so, with the reason
+				l.lost(l.nc.LastError())
+			}
 			l.onDown()
 			connected = false
 		}
 		if now && !connected {
 			connected, seen = true, n
 			lost = l.begin(ctx)
+			l.log.Info("connected to NATS again", zap.String("server", l.nc.ConnectedUrlRedacted()))
 			l.onUp()
 		}
 	}
@@ -130,6 +166,9 @@ func (l *link) close() {
 			<-l.done
 			l.nc.RemoveStatusListener(l.status)
 			l.nc.SetErrorHandler(l.prevError)
+			if l.owned {
+				l.nc.SetDisconnectErrHandler(l.prevLost)
+			}
 		}
 		if l.owned {
 			l.nc.Close()

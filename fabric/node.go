@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -139,6 +141,11 @@ func (n *Node) waiting() func(kvlocation.LeaseWait) {
 	var once sync.Once
 	return func(w kvlocation.LeaseWait) {
 		once.Do(func() {
+			if w.Remaining <= 0 {
+				n.log.Warn("another process run held this RID: its lease is over, and the store is about to say so",
+					zap.Uint64("lifecycle", w.Holder.Lifecycle), zap.String("host", w.Holder.Host))
+				return
+			}
 			n.log.Warn("another process run holds this RID: waiting for its lease to expire",
 				zap.Duration("at_most", w.Remaining), zap.Uint64("lifecycle", w.Holder.Lifecycle), zap.String("host", w.Holder.Host))
 		})
@@ -295,7 +302,11 @@ func (n *Node) Shutdown(ctx context.Context) error {
 		defer close(n.shutdownDone)
 		n.apply(evShutdown, "shutdown", nil)
 		n.shutdownErr = n.release(ctx)
-		n.apply(evStopped, "shutdown complete", nil)
+		how := "shutdown complete"
+		if n.shutdownErr != nil {
+			how = "shutdown, not in order"
+		}
+		n.apply(evStopped, how, nil)
 	})
 	<-n.shutdownDone
 	return n.shutdownErr
@@ -316,7 +327,7 @@ func (n *Node) release(ctx context.Context) error {
 		n.admin.close()
 	}
 	if n.router != nil {
-		errs = append(errs, n.router.Close(ctx))
+		errs = append(errs, n.finish(ctx))
 	}
 	if n.stop != nil {
 		n.stop()
@@ -337,6 +348,44 @@ func (n *Node) release(ctx context.Context) error {
 		n.link.close()
 	}
 	return errors.Join(errs...)
+}
+
+// finish ends the calls and what is served. What the end of ctx cuts off is counted before it is cancelled.
+func (n *Node) finish(ctx context.Context) error {
+	rctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	var cut error
+	counted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(counted)
+		cut = n.cutOff(ctx)
+		cancel(ctx.Err())
+	})
+	err := n.router.Close(rctx)
+	if !stop() {
+		<-counted
+		err = errors.Join(cut, err)
+	}
+	return err
+}
+
+// cutOff is the error that names the requests that are under way; nil when there are none.
+func (n *Node) cutOff(ctx context.Context) error {
+	served := n.router.Metrics().Served
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(served)) {
+		s := served[name]
+		if s.Running+s.Queued == 0 {
+			continue
+		}
+		n.log.Warn("requests that were accepted are cut off", zap.String("channel", name), zap.Int("running", s.Running), zap.Int("waiting", s.Queued))
+		parts = append(parts, fmt.Sprintf("channel %q: %d running, %d waiting", name, s.Running, s.Queued))
+	}
+	if parts == nil {
+		return nil
+	}
+	return outcome.Wrap("shutdown", outcome.DeadlineExceeded, outcome.Accepted, fmt.Sprintf("node %q", n.cfg.RID),
+		strings.Join(parts, "; "), fmt.Errorf("%w: %w", ErrCutOff, ctx.Err()))
 }
 
 // depart gives the lease back and removes the descriptor, so that a successor need not wait and callers hear NotFound

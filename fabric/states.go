@@ -23,13 +23,14 @@ type StateChange struct {
 type stateCell struct {
 	mu       sync.Mutex
 	state    kvlocation.NodeState
+	reason   string // why it is in that state
 	err      error
 	watchers map[chan StateChange]struct{}
 	ended    chan struct{} // closed at a terminal state
 }
 
 func newStateCell() *stateCell {
-	return &stateCell{state: kvlocation.StatePreparing, watchers: map[chan StateChange]struct{}{}, ended: make(chan struct{})}
+	return &stateCell{state: kvlocation.StatePreparing, reason: "starting", watchers: map[chan StateChange]struct{}{}, ended: make(chan struct{})}
 }
 
 // apply moves the state by one event. It reports the change, and whether there was one.
@@ -41,7 +42,7 @@ func (c *stateCell) apply(e event, reason string, err error) (StateChange, bool)
 		return StateChange{}, false
 	}
 	ch := StateChange{From: c.state, To: to, Reason: reason, Err: err, At: time.Now()}
-	c.state = to
+	c.state, c.reason = to, reason
 	if to == kvlocation.StateError {
 		c.err = err
 	}
@@ -77,6 +78,13 @@ func (c *stateCell) get() kvlocation.NodeState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state
+}
+
+// why returns the reason of the last change.
+func (c *stateCell) why() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reason
 }
 
 func (c *stateCell) failure() error {

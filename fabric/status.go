@@ -8,7 +8,9 @@ import (
 
 // Status is how a node stands at one moment: for metrics, health pages and people.
 type Status struct {
-	State     kvlocation.NodeState
+	State kvlocation.NodeState
+	// Reason says why the node is in State, in a few words.
+	Reason    string
 	Lifecycle uint64
 	// Connected is true while the connection to the NATS server stands.
 	Connected bool
@@ -32,7 +34,7 @@ func (n *Node) Status() Status {
 	clock := n.lease.Clock()
 	skew, _ := clock.Skew() // 0 before the first measurement
 	return Status{
-		State: n.State(), Lifecycle: n.lease.Lifecycle(), Connected: n.link.nc.IsConnected(),
+		State: n.State(), Reason: n.state.why(), Lifecycle: n.lease.Lifecycle(), Connected: n.link.nc.IsConnected(),
 		LeaseHeld: n.lease.Held(), LeaseGeneration: n.lease.Generation(),
 		Directory: n.dir.State(), DirectoryStats: n.dir.Stats(), Members: n.dir.Members().Len(),
 		Skew: skew, ClockJumps: clock.Jumps(),
