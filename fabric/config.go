@@ -211,7 +211,9 @@ func (c Connect) validate() error {
 		return errors.New("Connect.CertFile and Connect.KeyFile belong together: give both or neither")
 	}
 	if c.Timeout != 0 {
-		return checkRange("Connect.Timeout", c.Timeout, 100*time.Millisecond, 5*time.Minute)
+		if err := checkRange("Connect.Timeout", c.Timeout, 100*time.Millisecond, 5*time.Minute); err != nil {
+			return err
+		}
 	}
-	return nil
+	return checkURLs(c.URL)
 }

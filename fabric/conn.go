@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path"
 	"strings"
 	"time"
 
@@ -49,7 +50,11 @@ func CheckConn(nc *nats.Conn) error {
 // connection. Errors are *outcome.Error and tell what is wrong in an operator's words: InvalidOperation when c is
 // wrong, Unavailable with ErrConnect in the chain when the server cannot be reached or refuses.
 func Dial(ctx context.Context, name string, c Connect) (*nats.Conn, error) {
-	if err := c.validate(); err != nil {
+	err := c.validate()
+	if err == nil {
+		err = c.checkFiles()
+	}
+	if err != nil {
 		return nil, misconfigured("connection", name, err)
 	}
 	nc, err := dial(ctx, name, c)
@@ -77,16 +82,6 @@ func dial(ctx context.Context, name string, c Connect) (*nats.Conn, error) {
 		nats.PingInterval(2 * time.Second), // finds a half-open connection in 4 to 6 s
 		nats.MaxPingsOutstanding(2),
 	}
-	for _, f := range []struct{ field, file string }{
-		{"Connect.CredsFile", c.CredsFile}, {"Connect.NKeyFile", c.NKeyFile}, {"Connect.CAFile", c.CAFile},
-		{"Connect.CertFile", c.CertFile}, {"Connect.KeyFile", c.KeyFile},
-	} {
-		if f.file != "" {
-			if _, err := os.ReadFile(f.file); err != nil {
-				return nil, fmt.Errorf("%s cannot be read: %w", f.field, err)
-			}
-		}
-	}
 	switch {
 	case c.CredsFile != "":
 		opts = append(opts, nats.UserCredentials(c.CredsFile))
@@ -113,17 +108,18 @@ func dial(ctx context.Context, name string, c Connect) (*nats.Conn, error) {
 	opts = append(opts, c.Options...)
 
 	where := c.URL
-	if where == "" {
+	connect := func() (*nats.Conn, error) { return nats.Connect(where, opts...) }
+	switch {
+	case c.Context != "":
+		where = fmt.Sprintf("the nats CLI context %q", c.Context)
+		connect = func() (*nats.Conn, error) {
+			nc, _, err := natscontext.Connect(c.Context, opts...)
+			return nc, err
+		}
+	case where == "":
 		where = nats.DefaultURL
 	}
-	var nc *nats.Conn
-	var err error
-	if c.Context != "" {
-		where = fmt.Sprintf("the nats CLI context %q", c.Context)
-		nc, _, err = natscontext.Connect(c.Context, opts...)
-	} else {
-		nc, err = nats.Connect(where, opts...)
-	}
+	nc, err := within(ctx, connect)
 	if err != nil {
 		return nil, explainDial(err, redact(where), c)
 	}
@@ -134,6 +130,31 @@ func dial(ctx context.Context, name string, c Connect) (*nats.Conn, error) {
 	return nc, nil
 }
 
+// within runs connect, which knows no context and tries each server in turn, but not beyond the end of ctx. A connection
+// that comes later is closed.
+func within(ctx context.Context, connect func() (*nats.Conn, error)) (*nats.Conn, error) {
+	type result struct {
+		nc  *nats.Conn
+		err error
+	}
+	results := make(chan result, 1)
+	go func() {
+		nc, err := connect()
+		results <- result{nc, err}
+	}()
+	select {
+	case r := <-results:
+		return r.nc, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-results; r.nc != nil {
+				r.nc.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
 // explainDial turns a connection failure into what an operator can act on.
 func explainDial(err error, where string, c Connect) error {
 	var opErr *net.OpError
@@ -142,8 +163,14 @@ func explainDial(err error, where string, c Connect) error {
 		err = bad.Err // without the URL, and what is secret in it
 	}
 	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("connecting to %s: %w", where, err)
+	case c.Context != "" && strings.Contains(err.Error(), "unknown context"):
+		return fmt.Errorf("%s does not exist: contexts are looked for in %s: %w", where, contextDir(), err)
 	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || strings.Contains(strings.ToLower(err.Error()), "authorization violation"):
 		return fmt.Errorf("%s refused the credentials (%s): check them against the server's accounts and users: %w", where, c.credentials(), err)
+	case strings.Contains(err.Error(), "x509:"):
+		return fmt.Errorf("the TLS certificate of %s is not trusted: give the CA that signed it (CA file): %w", where, err)
 	case errors.Is(err, nats.ErrSecureConnRequired):
 		return fmt.Errorf("%s requires TLS: use a tls:// URL or set a CA file: %w", where, err)
 	case errors.Is(err, nats.ErrSecureConnWanted):
@@ -152,7 +179,7 @@ func explainDial(err error, where string, c Connect) error {
 		return fmt.Errorf("host name of %s cannot be resolved: %w", where, err)
 	case errors.Is(err, nats.ErrNoServers) || errors.As(err, &opErr):
 		return fmt.Errorf("no NATS server answers at %s: start one there, or give the URL of a running one: %w", where, err)
-	case errors.Is(err, nats.ErrTimeout):
+	case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no answer from %s in time: is it a NATS server? %w", where, err)
 	default:
 		return fmt.Errorf("cannot connect to %s: %w", where, err)
@@ -165,15 +192,28 @@ func (c Connect) credentials() string {
 		return "credentials file " + c.CredsFile
 	case c.NKeyFile != "":
 		return "nkey file " + c.NKeyFile
+	case c.User != "" && c.Password == "":
+		return fmt.Sprintf("user %q without a password", c.User)
 	case c.User != "":
 		return fmt.Sprintf("user %q with a password", c.User)
 	case c.Token != "":
 		return "a token"
 	case c.Context != "":
 		return "those of the context"
+	case strings.Contains(c.URL, "@"):
+		return "those in the URL"
 	default:
 		return "none given"
 	}
+}
+
+// contextDir is where the nats CLI keeps its contexts.
+func contextDir() string {
+	parent := os.Getenv("XDG_CONFIG_HOME")
+	if parent == "" {
+		parent = "~/.config"
+	}
+	return path.Join(parent, "nats", "context")
 }
 
 // redact removes passwords and tokens from a list of URLs, of which some may lack the scheme or be no URLs at all.

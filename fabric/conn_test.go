@@ -1,9 +1,16 @@
 package fabric
 
 import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"natsfabric/outcome"
 )
 
 // No error says a password or a token that stands in a URL, however it is written.
@@ -24,5 +31,56 @@ func TestErrorsHideSecrets(t *testing.T) {
 		if !strings.Contains(err.Error(), "127.0.0.1:1") {
 			t.Errorf("%s: the error does not name the server: %v", url, err)
 		}
+	}
+}
+
+// What cannot be right is refused before anything is sent, and not blamed on a server.
+func TestConnectIsChecked(t *testing.T) {
+	t.Parallel()
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte("nothing\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		conn Connect
+		says string
+	}{
+		{Connect{URL: "::bad::"}, "no URL"},
+		{Connect{URL: "nats://"}, "no URL"},
+		{Connect{URL: "nats://127.0.0.1:4222,127.0.0.1:99999"}, "1 to 65535"},
+		{Connect{URL: "http://user:s3cret@127.0.0.1"}, "scheme"},
+		{Connect{CredsFile: "/nonexistent"}, "Connect.CredsFile cannot be read"},
+		{Connect{CredsFile: text}, "holds no NATS credentials"},
+		{Connect{NKeyFile: text}, "holds no nkey seed"},
+		{Connect{CAFile: text}, "holds no PEM certificate"},
+		{Connect{CertFile: text, KeyFile: text}, "holds no PEM certificate"},
+	} {
+		_, err := Dial(t.Context(), "test", c.conn)
+		if !errors.Is(err, outcome.InvalidOperation) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%+v: %v, want InvalidOperation that says %q", c.conn, err, c.says)
+		}
+	}
+	for _, url := range []string{"127.0.0.1", "localhost:4222", "nats://[::1]:4222", "tls://h, wss://h:443/path", "nats://token@h"} {
+		if err := checkURLs(url); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// The context bounds the connecting to several servers of which none says a word.
+func TestDialIsBounded(t *testing.T) {
+	t.Parallel()
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	at := mute.Addr().String()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	start := time.Now()
+	_, err = Dial(ctx, "test", Connect{URL: strings.Join([]string{at, "localhost:" + strings.Split(at, ":")[1], "nats://u@" + at}, ",")})
+	if !errors.Is(err, outcome.Unavailable) || time.Since(start) > 1900*time.Millisecond { // two servers in turn take 2 s
+		t.Errorf("%v after %v", err, time.Since(start))
 	}
 }

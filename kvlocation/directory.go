@@ -114,7 +114,7 @@ type Directory struct {
 // is not allowed.
 func (s *Store) OpenDirectory(ctx context.Context, cfg DirectoryConfig) (*Directory, error) {
 	if err := cfg.fill(); err != nil {
-		return nil, refused("open directory", fmt.Sprintf("of mesh %q", s.mesh), err)
+		return nil, refused("open directory of", fmt.Sprintf("mesh %q", s.mesh), err)
 	}
 	d := &Directory{
 		s: s, cfg: cfg, list: map[string]Member{}, known: map[string]uint64{},
@@ -128,7 +128,7 @@ func (s *Store) OpenDirectory(ctx context.Context, cfg DirectoryConfig) (*Direct
 	d.status = s.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
 	if err := d.subscribe(); err != nil {
 		d.abandon()
-		return nil, unavailable("open directory", fmt.Sprintf("of mesh %q", s.mesh), err)
+		return nil, unavailable("open directory of", fmt.Sprintf("mesh %q", s.mesh), err)
 	}
 	if err := d.readAll(ctx, true); err != nil {
 		d.unsubscribe()
@@ -195,17 +195,17 @@ func (d *Directory) Resync(ctx context.Context) error {
 	select {
 	case d.ask <- answer:
 	case <-d.done:
-		return unavailable("resync directory", fmt.Sprintf("of mesh %q", d.s.mesh), errClosed)
+		return unavailable("resync directory of", fmt.Sprintf("mesh %q", d.s.mesh), errClosed)
 	case <-ctx.Done():
-		return unavailable("resync directory", fmt.Sprintf("of mesh %q", d.s.mesh), ctx.Err())
+		return unavailable("resync directory of", fmt.Sprintf("mesh %q", d.s.mesh), ctx.Err())
 	}
 	select {
 	case err := <-answer:
 		return err
 	case <-d.done:
-		return unavailable("resync directory", fmt.Sprintf("of mesh %q", d.s.mesh), errClosed)
+		return unavailable("resync directory of", fmt.Sprintf("mesh %q", d.s.mesh), errClosed)
 	case <-ctx.Done():
-		return unavailable("resync directory", fmt.Sprintf("of mesh %q", d.s.mesh), ctx.Err())
+		return unavailable("resync directory of", fmt.Sprintf("mesh %q", d.s.mesh), ctx.Err())
 	}
 }
 
@@ -240,7 +240,14 @@ func (d *Directory) wake() {
 func (d *Directory) setState(s DirectoryState, why string) {
 	if old := DirectoryState(d.state.Swap(uint32(s))); old != s {
 		d.members.Store(d.members.Load().expiredIf(s == DirectoryExpired))
-		d.s.log.Info("directory is "+s.String(), zap.Stringer("was", old), zap.String("why", why), zap.Int("members", len(d.list)))
+		level := zap.DebugLevel // a reconnect makes it stale and fresh again: the connection's own lines tell of that
+		switch {
+		case s == DirectoryExpired:
+			level = zap.WarnLevel
+		case old == DirectoryExpired:
+			level = zap.InfoLevel
+		}
+		d.s.log.Log(level, "directory is "+s.String(), zap.Stringer("was", old), zap.String("why", why), zap.Int("members", len(d.list)))
 		d.wake()
 	}
 }

@@ -236,7 +236,7 @@ func (l *Lease) lapse(why error) {
 	l.close(why)
 	l.emit(LeaseEvent{Kind: LeaseLapsed, Generation: l.Generation(), Err: why})
 	l.s.log.Warn("lease lapsed: nothing new starts until there is a new one",
-		zap.String("rid", l.cfg.RID), zap.Uint64("generation", l.Generation()), zap.Error(why))
+		zap.Uint64("generation", l.Generation()), zap.Error(why))
 }
 
 // close must be called with mu held.
@@ -279,7 +279,7 @@ func (l *Lease) regained(revision uint64, firstSent monotime.Time) bool {
 	}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.emit(LeaseEvent{Kind: LeaseRegained, Generation: revision})
-	l.s.log.Info("lease regained", zap.String("rid", l.cfg.RID), zap.Uint64("generation", revision))
+	l.s.log.Info("lease regained", zap.Uint64("generation", revision))
 	return true
 }
 
@@ -293,7 +293,7 @@ func (l *Lease) end(kind LeaseEventKind, why error) {
 	l.ended = why
 	l.close(fmt.Errorf("%w: %w", ErrOwnershipLost, why))
 	l.emit(LeaseEvent{Kind: kind, Generation: l.Generation(), Err: why})
-	l.s.log.Error("lease ended", zap.String("rid", l.cfg.RID), zap.Stringer("cause", kind), zap.Error(why))
+	l.s.log.Error("lease ended", zap.Stringer("cause", kind), zap.Error(why))
 	l.stop()
 }
 

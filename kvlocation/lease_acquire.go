@@ -30,7 +30,7 @@ var (
 func (s *Store) AcquireLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	target := fmt.Sprintf("node %q", cfg.RID)
 	if err := cfg.Validate(s.attempt); err != nil {
-		return nil, refused("acquire lease", target, err)
+		return nil, refused("acquire lease of", target, err)
 	}
 	cfg = cfg.withDefaults()
 	clock := NewClock(cfg.TTL)
@@ -93,8 +93,8 @@ func (s *Store) awaitExpiry(ctx context.Context, cfg LeaseConfig, clock *Clock, 
 	if most <= 0 {
 		most = 2*st.TTL + 30*time.Second
 	}
-	s.log.Info("waiting for the lease of another process run with this RID to expire",
-		zap.String("rid", cfg.RID), zap.Uint64("lifecycle", st.Lifecycle), zap.Duration("at_most", remaining))
+	s.log.Debug("waiting for the lease of another process run with this RID to expire", // OnWait tells people
+		zap.Uint64("lifecycle", st.Lifecycle), zap.Duration("at_most", remaining))
 	pause := min(time.Second, st.TTL/4)
 	for {
 		waited := monotime.Since(started)
@@ -102,14 +102,14 @@ func (s *Store) awaitExpiry(ctx context.Context, cfg LeaseConfig, clock *Clock, 
 			cfg.OnWait(LeaseWait{Holder: st, Remaining: max(0, remaining-waited)})
 		}
 		if waited > most {
-			return outcome.New("acquire lease", outcome.Unavailable, outcome.NotAccepted, target,
+			return outcome.New("acquire lease of", outcome.Unavailable, outcome.NotAccepted, target,
 				fmt.Sprintf("the lease of lifecycle %d did not expire within %v although it was not renewed: has the store a leader?", st.Lifecycle, most))
 		}
 		if err := s.sleep(ctx, pause); err != nil {
 			if ctx.Err() == nil {
-				return unavailable("acquire lease", target, err)
+				return unavailable("acquire lease of", target, err)
 			}
-			return outcome.FromContext(ctx, "acquire lease", outcome.NotAccepted, target,
+			return outcome.FromContext(ctx, "acquire lease of", outcome.NotAccepted, target,
 				fmt.Sprintf("while waiting for the lease of lifecycle %d to expire", st.Lifecycle))
 		}
 		now, err := s.readLease(ctx, cfg.RID, st.Revision)
@@ -121,7 +121,7 @@ func (s *Store) awaitExpiry(ctx context.Context, cfg LeaseConfig, clock *Clock, 
 		case !now.held(), now.Proof != st.Proof:
 			return nil
 		case now.Live && now.Revision > st.Revision:
-			return outcome.Wrap("acquire lease", outcome.AlreadyExists, outcome.NotAccepted, target,
+			return outcome.Wrap("acquire lease of", outcome.AlreadyExists, outcome.NotAccepted, target,
 				fmt.Sprintf("lifecycle %d%s has held it since %s and renewed its lease while this process waited", now.Lifecycle, onHost(now.Host), now.Since.Format(time.RFC3339)), ErrRIDInUse)
 		}
 	}

@@ -35,7 +35,7 @@ func (l *Lease) keep() {
 			done <- err
 		}
 		if err != nil && !failing && l.run.Err() == nil {
-			l.s.log.Warn("lease not renewed yet", zap.String("rid", l.cfg.RID), zap.Error(err))
+			l.s.log.Warn("lease not renewed yet", zap.Error(err))
 		}
 		failing = err != nil
 		// Renewals are spaced by their sendings: one that hung through an election is followed by the next at once.

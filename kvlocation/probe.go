@@ -2,10 +2,14 @@ package kvlocation
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nuid"
+
+	"natsfabric/outcome"
 )
 
 // probeTTL is how long a probe key outlives its last use.
@@ -35,8 +39,8 @@ type probeWrite struct {
 	done    chan struct{} // closed when seq or err is set
 	seq     uint64
 	err     error
-	waiting int                // under the confirmer's mutex
-	cancel  context.CancelFunc // ends the write when nobody waits any more
+	waiting int                     // under the confirmer's mutex
+	cancel  context.CancelCauseFunc // ends the write when nobody waits any more
 	ctx     context.Context
 }
 
@@ -48,11 +52,11 @@ func (s *Store) probe(ctx context.Context, b *bucket) (uint64, error) {
 	cf.mu.Lock()
 	if cf.closed {
 		cf.mu.Unlock()
-		return 0, unavailable("confirm", b.name+" "+s.probeKey(), errStoreClosed)
+		return 0, unavailable("confirm", b.name, errStoreClosed)
 	}
 	if cf.next == nil {
 		p := &probeWrite{done: make(chan struct{})}
-		p.ctx, p.cancel = context.WithCancel(s.ctx)
+		p.ctx, p.cancel = context.WithCancelCause(s.ctx)
 		cf.next = p
 	}
 	p := cf.next
@@ -69,15 +73,30 @@ func (s *Store) probe(ctx context.Context, b *bucket) (uint64, error) {
 		return p.seq, p.err
 	case <-ctx.Done():
 		cf.mu.Lock()
-		if p.waiting--; p.waiting == 0 {
-			p.cancel()
-			if cf.next == p {
+		p.waiting--
+		last, sent := p.waiting == 0, cf.next != p
+		if last {
+			p.cancel(ctx.Err())
+			if !sent {
 				cf.next = nil
 			}
 		}
 		cf.mu.Unlock()
-		return 0, unavailable("confirm", b.name+" "+s.probeKey(), ctx.Err())
+		if last && sent {
+			<-p.done // it ends at once, and knows what the store said
+			if p.err == nil {
+				return p.seq, nil
+			}
+			return 0, p.err
+		}
+		return 0, s.unconfirmed(b, ctx.Err())
 	}
+}
+
+// unconfirmed is the error of a read that has to know what now is while the store takes no write.
+func (s *Store) unconfirmed(b *bucket, why error) error {
+	return outcome.Wrap("confirm", outcome.Unavailable, outcome.NotAccepted, b.name,
+		fmt.Sprintf("the store does not take writes (stream %s)", b.stream), why)
 }
 
 // runProbes sends one probe after the other while somebody waits.
@@ -97,8 +116,12 @@ func (s *Store) runProbes(b *bucket) {
 		// No decision is ever based on the key's value, so it needs no expectation: whoever wrote last, a write's
 		// own sequence lies above everything acknowledged before.
 		res, err := s.write(p.ctx, write{bucket: b, key: s.probeKey(), blind: true, opID: nuid.Next(), ttl: probeTTL})
+		var e *outcome.Error
+		if errors.As(err, &e) && e.Kind == outcome.Unavailable {
+			err = s.unconfirmed(b, e.Cause)
+		}
 		p.seq, p.err = res.revision, err
-		p.cancel()
+		p.cancel(nil)
 		close(p.done)
 	}
 }

@@ -115,7 +115,7 @@ var ErrNodeAlive = errors.New("the node's lease is alive")
 func (s *Store) ForgetNode(ctx context.Context, rid string) error {
 	target := fmt.Sprintf("node %q", rid)
 	if err := wire.CheckName("RID", rid); err != nil {
-		return refused("forget node", target, err)
+		return refused("forget", target, err)
 	}
 	for range maxPublishTries {
 		floor, err := s.probe(ctx, s.nodes)
@@ -128,26 +128,26 @@ func (s *Store) ForgetNode(ctx context.Context, rid string) error {
 		}
 		st, _, err := leaseState(rid, snap.get(leaseKey(rid)))
 		if err != nil {
-			return outcome.Wrap("forget node", outcome.ProtocolError, outcome.NotAccepted, target, "", err)
+			return outcome.Wrap("forget", outcome.ProtocolError, outcome.NotAccepted, target, "", err)
 		}
 		if st.held() {
-			return aliveError("forget node", st)
+			return aliveError("forget", st)
 		}
 		m := snap.get(descKey(rid))
 		if m == nil || m.deleted() {
-			return outcome.New("forget node", outcome.NotFound, outcome.NotAccepted, target, "it has no descriptor")
+			return outcome.New("forget", outcome.NotFound, outcome.NotAccepted, target, "it has no descriptor")
 		}
 		opID := nuid.Next()
 		value, err := json.Marshal(map[string]any{"v": wire.SchemaVersion, "rid": rid, "lifecycle": descriptorLifecycle(m), "write": opID})
 		if err != nil {
-			return refused("forget node", target, err)
+			return refused("forget", target, err)
 		}
 		_, err = s.write(ctx, write{bucket: s.nodes, key: descKey(rid), expect: m.revision, value: value, opID: opID, marker: true, ttl: markerTTL})
 		if !errors.Is(err, ErrConflict) {
 			return err
 		}
 	}
-	return outcome.New("forget node", outcome.Unavailable, outcome.NotAccepted, target, "its descriptor changes all the time")
+	return outcome.New("forget", outcome.Unavailable, outcome.NotAccepted, target, "its descriptor changes all the time")
 }
 
 // aliveError refuses what needs a node gone, and says until when its lease can live.

@@ -170,7 +170,7 @@ func (s *Store) ask(ctx context.Context, c *call, op, target string, accept func
 			} else {
 				why = err
 			}
-		} else if why = err; hopeless(err) {
+		} else if why = notSent(err); hopeless(err) {
 			return unavailable(op, target, err)
 		}
 		s.mux.renew(c)

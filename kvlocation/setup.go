@@ -33,8 +33,10 @@ const (
 	// write can live, so that "expected: nothing" does not become true again under one.
 	markerTTL = 10 * time.Minute
 
-	// setupTimeout bounds one question, and the making of one stream.
+	// setupTimeout bounds the making of one stream.
 	setupTimeout = 5 * time.Second
+	// firstAsk is what the first attempt at a question gets, DefaultAttemptTimeout what the later ones grow to.
+	firstAsk = 500 * time.Millisecond
 	// updateTimeout bounds a change of replicas, which fills the new ones.
 	updateTimeout = 30 * time.Second
 )
@@ -95,11 +97,11 @@ func (r Report) OK() bool {
 	return !slices.ContainsFunc(r.Buckets, func(b BucketReport) bool { return b.Missing || len(b.Drift) > 0 })
 }
 
-// dangerous returns an error that names the first thing that forbids to use the store, or nil.
-func (r Report) dangerous() error {
+// dangerous returns an error that names the first thing that forbids to use the store at a server, or nil.
+func (r Report) dangerous(server string) error {
 	for _, b := range r.Buckets {
 		if b.Missing {
-			return fmt.Errorf("bucket %s does not exist: make the mesh's buckets first (fabricnode init --mesh %s)", b.Bucket, r.Mesh)
+			return fmt.Errorf("bucket %s does not exist: make the mesh's buckets first (fabricnode init --mesh %s --server %s)", b.Bucket, r.Mesh, server)
 		}
 		for _, d := range b.Drift {
 			if d.Dangerous {
@@ -226,11 +228,36 @@ const (
 	changeLocation = "location"
 )
 
+// patiently puts a question to the JetStream API until the answer is definite, for as long as ctx allows and 30 s at
+// most. While JetStream, or the stream that is asked about, elects a leader, no answer comes, or one that says so.
+func patiently[T any](ctx context.Context, nc *nats.Conn, ask func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, DefaultTimeout)
+	defer cancel()
+	var said error // by the servers, before an attempt that nobody answered
+	for try := 0; ; try++ {
+		actx, cancel := context.WithTimeout(ctx, min(firstAsk<<min(try, 8), DefaultAttemptTimeout))
+		v, err := ask(actx)
+		cancel()
+		switch {
+		case leaderless(err):
+			said = err
+		case err == nil || !unanswered(err) || forbidden(nc) != nil:
+			return v, err
+		}
+		select {
+		case <-time.After(backoff(try)):
+		case <-ctx.Done():
+			if said != nil {
+				err = said
+			}
+			return v, err
+		}
+	}
+}
+
 // checkServer asks for JetStream and its level.
 func checkServer(ctx context.Context, nc *nats.Conn, js jetstream.JetStream) error {
-	actx, cancel := context.WithTimeout(ctx, setupTimeout)
-	defer cancel()
-	info, err := js.AccountInfo(actx)
+	info, err := patiently(ctx, nc, js.AccountInfo)
 	if err != nil {
 		return setupError(ctx, nc, "ask for JetStream ($JS.API.INFO)", err)
 	}
@@ -243,9 +270,9 @@ func checkServer(ctx context.Context, nc *nats.Conn, js jetstream.JetStream) err
 
 func (s Setup) bucket(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, want jetstream.StreamConfig, create bool) (BucketReport, error) {
 	b := BucketReport{Bucket: want.Name[len("KV_"):]}
+	info, err := patiently(ctx, nc, func(ctx context.Context) (*jetstream.StreamInfo, error) { return streamInfo(ctx, js, want.Name) })
 	actx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	info, err := streamInfo(actx, js, want.Name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound) && !create:
 		b.Missing = true

@@ -92,24 +92,48 @@ func (s Setup) createError(ctx context.Context, nc *nats.Conn, want jetstream.St
 	return setupError(ctx, nc, "make or change the stream "+want.Name, err)
 }
 
+// unanswered reports that a question to the JetStream API got no answer in its time.
+func unanswered(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
+}
+
+// leaderless reports the answer that there is no leader to answer.
+func leaderless(err error) bool {
+	var apiErr *jetstream.APIError
+	return errors.As(err, &apiErr) && int(apiErr.ErrorCode) == codeNotAvailable
+}
+
+// forbidden returns what the server said last, if that was that the user may not do something.
+func forbidden(nc *nats.Conn) error {
+	if last := nc.LastError(); last != nil && strings.Contains(strings.ToLower(last.Error()), "permissions violation") {
+		return last
+	}
+	return nil
+}
+
 // setupError explains an error of the JetStream API in the words of the person who can mend it.
 func setupError(ctx context.Context, nc *nats.Conn, doing string, err error) error {
+	const noLeader = "JetStream has no leader at the moment: more than half of its servers must run and reach each other"
 	at := nc.ConnectedUrlRedacted()
 	if at == "" {
 		at = "(not connected)"
 	}
 	switch {
-	case ctx.Err() != nil:
+	case errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("%s at %s: %w", doing, at, context.Cause(ctx))
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		return fmt.Errorf("%s at %s: JetStream is not enabled for this account: enable it in the account's configuration: %w", doing, at, err)
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("%s at %s: JetStream is not enabled on the server (nats-server -js, or a jetstream block in its configuration), or the domain does not exist: %w", doing, at, err)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
-		if last := nc.LastError(); last != nil && strings.Contains(strings.ToLower(last.Error()), "permissions violation") {
+	case leaderless(err):
+		return fmt.Errorf("%s at %s: %s: %w", doing, at, noLeader, err)
+	case unanswered(err) && !nc.IsConnected():
+		return fmt.Errorf("%s: no answer: the connection is lost: %w", doing, err)
+	case unanswered(err):
+		if last := forbidden(nc); last != nil {
 			return fmt.Errorf("%s at %s: no answer; the user lacks a permission: %w", doing, at, last)
 		}
-		return fmt.Errorf("%s at %s: no answer: JetStream has no leader at the moment, or the user lacks a permission (see the server's log): %w", doing, at, err)
+		return fmt.Errorf("%s at %s: no answer: %s; or the user lacks a permission (see the server's log): %w", doing, at, noLeader, err)
 	}
 	return fmt.Errorf("%s at %s: %w", doing, at, err)
 }

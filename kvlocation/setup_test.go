@@ -1,6 +1,7 @@
 package kvlocation
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -154,6 +155,34 @@ func TestSetupErrors(t *testing.T) {
 		Action: fabrictest.Respond(`{"type":"io.nats.jetstream.api.v1.account_info_response","memory":0,"storage":0,"api":{"total":1,"errors":0}}`)})
 	_, err = Init(ctx, connect(t, proxy.URL()), Setup{Mesh: "m"})
 	wantText(t, err, "too old", MinServer, "found 0")
+}
+
+// A leader election is waited for: while it lasts nobody answers, or the answer says so.
+func TestSetupDuringAnElection(t *testing.T) {
+	t.Parallel()
+	srv := fabrictest.StartServer(t)
+	proxy := fabrictest.NewProxy(t, srv.URL())
+	nc := connect(t, proxy.URL())
+	ctx := testContext(t)
+	if _, err := Init(ctx, nc, Setup{Mesh: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	noLeader := fabrictest.JetStreamError(503, codeNotAvailable, "JetStream system temporarily unavailable")
+	for _, subject := range []string{"$JS.API.INFO", "$JS.API.STREAM.INFO.KV_FABRIC_m_NODES"} {
+		proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: subject, Action: fabrictest.Drop})
+		proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: subject, Nth: 2, Times: 2, Action: noLeader})
+	}
+	s, err := Open(ctx, nc, Config{Mesh: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+
+	proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$JS.API.INFO", Times: -1, Action: noLeader})
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err = Open(short, nc, Config{Mesh: "m"})
+	wantText(t, err, "JetStream has no leader at the moment", "10008")
 }
 
 func TestSetupNoJetStream(t *testing.T) {

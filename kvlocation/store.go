@@ -35,7 +35,7 @@ type Config struct {
 	AttemptTimeout time.Duration
 	// Timeout bounds an operation whose context has no deadline. Default 30 s, which rides through an election.
 	Timeout time.Duration
-	// Logger gets warnings; nil means silence.
+	// Logger gets warnings; nil means silence. Its entries do not name the RID: give it a field that does.
 	Logger *zap.Logger
 }
 
@@ -90,14 +90,14 @@ func (s *Store) newBucket(name string) *bucket {
 // missing or unsafe, Unavailable when the server is too old, has no JetStream or does not answer.
 func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Store, error) {
 	if err := cfg.check(nc); err != nil {
-		return nil, refused("open store", fmt.Sprintf("of mesh %q", cfg.Mesh), err)
+		return nil, refused("open store of", fmt.Sprintf("mesh %q", cfg.Mesh), err)
 	}
 	report, err := Check(ctx, nc, Setup{Mesh: cfg.Mesh, Domain: cfg.Domain})
 	if err != nil {
-		return nil, unavailable("open store", fmt.Sprintf("of mesh %q", cfg.Mesh), err)
+		return nil, unavailable("open store of", fmt.Sprintf("mesh %q", cfg.Mesh), err)
 	}
-	if err := report.dangerous(); err != nil {
-		return nil, notConfigured("open store", fmt.Sprintf("of mesh %q", cfg.Mesh), err)
+	if err := report.dangerous(nc.ConnectedUrlRedacted()); err != nil {
+		return nil, notConfigured("open store of", fmt.Sprintf("mesh %q", cfg.Mesh), err)
 	}
 	s := &Store{
 		nc: nc, mesh: wire.Mesh(cfg.Mesh), domain: cfg.Domain, rid: cfg.RID, log: cfg.Logger,
@@ -126,7 +126,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Store, error) {
 	m, err := newMux(nc)
 	if err != nil {
 		s.cancel()
-		return nil, unavailable("open store", fmt.Sprintf("of mesh %q", cfg.Mesh), err)
+		return nil, unavailable("open store of", fmt.Sprintf("mesh %q", cfg.Mesh), err)
 	}
 	s.mux = m
 	return s, nil

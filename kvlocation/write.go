@@ -108,7 +108,7 @@ func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
 		}
 		err := s.nc.PublishMsg(&c.msg)
 		if err != nil && neverSent(err) {
-			if why = err; hopeless(err) {
+			if why = notSent(err); hopeless(err) {
 				return writeResult{}, s.unresolved(ctx, sd, why)
 			}
 			c.pause(ctx, backoff(try))
@@ -207,6 +207,9 @@ func (s *Store) unresolved(ctx context.Context, sd *sending, why error) error {
 		why = errors.Join(errStoreClosed, why)
 	}
 	if err := ctx.Err(); err != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, context.DeadlineExceeded) {
+			err = cause // that of those who waited for a probe
+		}
 		why = errors.Join(err, why)
 	}
 	return outcome.Wrap("write", outcome.Unavailable, acc, sd.name(), detail, why)
@@ -262,6 +265,14 @@ func neverSent(err error) bool {
 	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionReconnecting) || hopeless(err)
 }
 
+// notSent says what an error of Publish means: a connection that is down and keeps no buffer reports a full one.
+func notSent(err error) error {
+	if errors.Is(err, nats.ErrReconnectBufExceeded) {
+		return errNotConnected
+	}
+	return err
+}
+
 // hopeless reports the ones among them that no repetition cures.
 func hopeless(err error) bool {
 	for _, e := range []error{
@@ -276,8 +287,9 @@ func hopeless(err error) bool {
 }
 
 var (
-	errConnLost = errors.New("the connection was lost before an answer came")
-	errNoAnswer = errors.New("no answer within the attempt's time")
+	errNotConnected = errors.New("not connected to NATS")
+	errConnLost     = errors.New("the connection was lost before an answer came")
+	errNoAnswer     = errors.New("no answer within the attempt's time")
 )
 
 func noAnswer(end waitEnd) error {

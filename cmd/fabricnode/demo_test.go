@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"os"
@@ -97,7 +98,7 @@ func TestDemoInterrupted(t *testing.T) {
 	}{
 		{"while it starts", "NATS server at", interrupt, 130, false},
 		{"with a frozen node", "froze n2", interrupt, 130, false},
-		{"twice", "froze n2", func(t *testing.T, p *fabrictest.Process) { interrupt(t, p); interrupt(t, p) }, 130, true},
+		{"twice at once", "froze n2", func(t *testing.T, p *fabrictest.Process) { interrupt(t, p); interrupt(t, p) }, 130, false},
 		{"killed", "froze n2", func(_ *testing.T, p *fabrictest.Process) { p.Kill() }, -1, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,6 +120,27 @@ func TestDemoInterrupted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A reader that has seen enough is like Ctrl-C.
+func TestDemoNobodyReads(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(program(t), "demo")
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	line, err := bufio.NewReader(r).ReadString('\n')
+	r.Close()
+	if werr := cmd.Wait(); err != nil || werr == nil || cmd.ProcessState.ExitCode() != 130 {
+		t.Errorf("it ended with %v, want exit code 130 (%v)", werr, err)
+	}
+	noTrace(t, demoDir(t, line), true)
 }
 
 func interrupt(t *testing.T, p *fabrictest.Process) { p.Signal(t, os.Interrupt) }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -72,11 +73,18 @@ func TestHealthPages(t *testing.T) {
 		health, _ := get(t, n.HTTP+"/healthz")
 		return ready == 503 && health == 200
 	})
+	if _, body := get(t, n.HTTP+"/readyz"); !strings.Contains(body, `"reason":"connection lost"`) {
+		t.Errorf("/readyz does not say why: %s", body)
+	}
+	if line := n.WaitOutput(t, "connection to NATS lost"); !strings.Contains(line, "WARN") || !strings.Contains(line, srv.URL()) {
+		t.Errorf("the line %q does not say which", line)
+	}
 	srv.Restart(t)
 	fabrictest.Eventually(t, soon, "ready again", func() bool {
 		ready, _ := get(t, n.HTTP+"/readyz")
 		return ready == 200
 	})
+	n.WaitOutput(t, "connected to NATS again")
 }
 
 func TestReferenceChannels(t *testing.T) {
@@ -148,15 +156,85 @@ func TestRunSecondSignal(t *testing.T) {
 	answered := beginWork(t, n, 20_000)
 	n.Signal(t, os.Interrupt)
 	n.WaitOutput(t, "a second signal ends the process at once")
-	n.Signal(t, os.Interrupt)
-	start := time.Now()
+	const says = "ended at once: requests cut off: 1; the lease of "
+	fabrictest.Eventually(t, soon, "a second signal, later than an echo of the first, ends it", func() bool {
+		n.Signal(t, os.Interrupt)
+		return strings.Contains(n.Output(), says)
+	})
 	if code := n.Wait(t).ExitCode(); code != 130 {
 		t.Errorf("exit code %d, want 130", code)
 	}
-	if took := time.Since(start); took > 10*time.Second {
-		t.Errorf("it ended only %v after the second signal", took)
-	}
 	go func() { <-answered }()
+}
+
+// timeout(1) signals its child and the child's group: two signals at once are one.
+func TestRunEchoedSignal(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, program(t), "--mesh", "shop", "--rid", "n1", "--embedded", "--listen", "127.0.0.1:0", "--data", t.TempDir())
+	n.Signal(t, syscall.SIGTERM)
+	n.Signal(t, syscall.SIGINT)
+	if code := n.Wait(t).ExitCode(); code != 0 || !strings.Contains(n.Stdout(), `{"event":"stopped","rid":"n1"}`) {
+		t.Errorf("exit code %d, want 0; it wrote:\n%s", code, n.Output())
+	}
+}
+
+// A stop that cuts accepted work off says so, and is no success.
+func TestRunStopCutsOff(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, program(t), "--mesh", "shop", "--embedded", "--listen", "127.0.0.1:0", "--data", t.TempDir(), "--stop-timeout", "1s")
+	answered := beginWork(t, n, 20_000)
+	n.Signal(t, os.Interrupt)
+	if code := n.Wait(t).ExitCode(); code != 7 {
+		t.Errorf("exit code %d, want 7", code)
+	}
+	for _, say := range []string{`requests that were accepted are cut off`, `channel "work": 1 running, 0 waiting`, "shutdown, not in order"} {
+		if !strings.Contains(n.Output(), say) {
+			t.Errorf("it did not say %q:\n%s", say, n.Output())
+		}
+	}
+	if m := <-answered; m == nil || m.Header.Get("Fabric-Acceptance") != "Accepted" {
+		t.Errorf("the caller was not told: %v", m)
+	}
+}
+
+// The bound of a call covers connecting and opening, also when nobody answers there.
+func TestCallIsBounded(t *testing.T) {
+	t.Parallel()
+	bin, srv := program(t), fabrictest.StartServer(t)
+	if r := run(t, bin, "", "init", "--mesh", "shop", "--server", srv.URL()); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mute.Close() })
+	for _, c := range []struct {
+		name, says string
+		drop       string
+	}{
+		{"server", "no answer from", ""},
+		{"JetStream", "JetStream has no leader at the moment", "$JS.API.INFO"},
+		{"writes", "the store does not take writes (stream KV_FABRIC_shop_NODES): context deadline exceeded", "$KV.FABRIC_shop_NODES.>"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			url := "nats://" + mute.Addr().String()
+			if c.drop != "" {
+				p := fabrictest.NewProxy(t, srv.URL())
+				p.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: c.drop, Times: -1, Action: fabrictest.Drop})
+				url = p.URL()
+			}
+			start := time.Now()
+			r := run(t, bin, "", "call", "--mesh", "shop", "--server", url, "--timeout", "2s", "echo", "x")
+			if r.code != 3 || !strings.Contains(r.stderr, c.says) {
+				t.Errorf("exit code %d, want 3 and %q: %s", r.code, c.says, r.stderr)
+			}
+			if took := time.Since(start); took > 4500*time.Millisecond { // each wait of its own is 5 s or more
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
 }
 
 // A process that loses its RID to another one ends, and says so by its code.

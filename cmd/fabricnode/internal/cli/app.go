@@ -32,6 +32,8 @@ type root struct {
 	Demo     demoCmd     `cmd:"" help:"See a mesh of three nodes work through a web server's log while one is frozen and one is killed."`
 	DemoNode demoNodeCmd `cmd:"" hidden:"" help:"A node of the demo."`
 	Version  versionCmd  `cmd:"" help:"Print versions."`
+
+	ShowVersion versionFlag `name:"version" env:"-" help:"Print versions."`
 }
 
 const description = `The reference node of a natsfabric mesh, and the tool to operate one.
@@ -86,7 +88,7 @@ func (a *app) print(v any, text func(io.Writer)) error {
 func newParser(r *root, stdout, stderr io.Writer) *kong.Kong {
 	parser, err := kong.New(r,
 		kong.Name("fabricnode"), kong.Description(description+"\n\n"+exitTable),
-		kong.Vars{"natsURL": nats.DefaultURL},
+		kong.Vars{"natsURL": nats.DefaultURL, "listen": defaultListen, "data": defaultData},
 		kong.Configuration(loadFile), kong.DefaultEnvars("FABRIC"),
 		kong.Writers(stdout, stderr), kong.Exit(func(int) { panic(helpShown{}) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
@@ -115,9 +117,12 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
+	if args[0] == "help" {
+		args = append(args[1:len(args):len(args)], "--help")
+	}
 	ctx, err := parser.Parse(args)
 	if err != nil {
-		return fail(stdout, stderr, asksJSON(args), withCode(ExitUsage, fmt.Errorf("%w (fabricnode --help explains)", err)))
+		return fail(stdout, stderr, asksJSON(args), parseError(parser.Model, err))
 	}
 	if r.LogLevel == "" {
 		r.LogLevel = "warn"
@@ -125,13 +130,15 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 			r.LogLevel = "info"
 		}
 	}
-	scr := newScreen(stderr)
+	sigs := newSignals()
+	scr := newScreen(&output{stderr, sigs.cancel})
 	log, err := newLogger(scr, r.LogLevel, r.LogFormat)
 	if err != nil {
 		return fail(stdout, scr, r.JSON, err)
 	}
-	a := &app{stdin: stdin, stdout: stdout, screen: scr, json: r.JSON, log: log, sig: catchSignals(log)}
-	defer a.sig.stop()
+	a := &app{stdin: stdin, stdout: &output{stdout, sigs.cancel}, screen: scr, json: r.JSON, log: log, sig: sigs}
+	sigs.catch(log)
+	defer sigs.stop()
 	err = ctx.Run(a)
 	if err != nil && a.sig.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = withCode(ExitInterrupted, fmt.Errorf("interrupted: %w", err))

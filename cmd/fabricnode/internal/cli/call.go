@@ -3,13 +3,16 @@ package cli
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"time"
 	"unicode/utf8"
 
 	"natsfabric/channels"
+	"natsfabric/fabric"
 	"natsfabric/internal/wire"
+	"natsfabric/outcome"
 )
 
 // maxStdin bounds a payload read from standard input: the largest that nats-server can be set to take.
@@ -18,7 +21,7 @@ const maxStdin = 64 << 20
 type callCmd struct {
 	meshFlags
 	To      string        `placeholder:"RID" help:"Call this node, and no other."`
-	Timeout time.Duration `default:"5s" help:"Bound of the call."`
+	Timeout time.Duration `default:"5s" help:"Bound of the call, connecting included."`
 	Send    bool          `help:"Wait for the acceptance only, not for a reply."`
 
 	Channel string `arg:"" help:"Name of the channel."`
@@ -52,6 +55,9 @@ func (c *callCmd) Run(a *app) (err error) {
 			return withCode(ExitUsage, err)
 		}
 	}
+	if err := checkDuration("--timeout", c.Timeout, time.Millisecond, fabric.MaxTimeout); err != nil {
+		return withCode(ExitUsage, err)
+	}
 	data := []byte(c.Payload)
 	if c.Payload == "-" {
 		if data, err = a.readStdin(maxStdin + 1); err != nil {
@@ -61,14 +67,13 @@ func (c *callCmd) Run(a *app) (err error) {
 			return withCode(ExitUsage, fmt.Errorf("standard input is larger than %d bytes", maxStdin))
 		}
 	}
-	client, err := c.client(a.sig.ctx, c.Timeout, a.log)
+	ctx, cancel := context.WithTimeout(a.sig.ctx, c.Timeout)
+	defer cancel()
+	client, err := c.client(ctx, c.Timeout, a.log)
 	if err != nil {
 		return err
 	}
-	defer client.Close(context.WithoutCancel(a.sig.ctx))
-
-	ctx, cancel := context.WithTimeout(a.sig.ctx, c.Timeout)
-	defer cancel()
+	defer client.Close(context.WithoutCancel(ctx))
 	var to caller = client.Channel(c.Channel)
 	if c.To != "" {
 		to = client.Channel(c.Channel).At(c.To)
@@ -80,6 +85,9 @@ func (c *callCmd) Run(a *app) (err error) {
 		err = to.Send(ctx, data, channels.WithTrace(&trace))
 	} else {
 		reply, err = to.Request(ctx, data, channels.WithTrace(&trace))
+	}
+	if c.To == "" && errors.Is(err, outcome.NotFound) && errors.Is(err, outcome.NotAccepted) {
+		return fmt.Errorf("%w (fabricnode nodes lists the channels)", err)
 	}
 	if err != nil {
 		return err

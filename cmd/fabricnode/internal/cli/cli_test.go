@@ -171,7 +171,7 @@ func TestReadStdinEndsWithASignal(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{nil, {"--help"}, {"run", "--help"}} {
+	for _, args := range [][]string{nil, {"--help"}, {"help"}, {"help", "run"}, {"run", "--help"}} {
 		var out, errs bytes.Buffer
 		if code := Main(args, strings.NewReader(""), &out, &errs); code != 0 || !strings.Contains(out.String(), "Usage: fabricnode") || errs.Len() > 0 {
 			t.Errorf("%v: exit code %d, standard error %q", args, code, errs.String())
@@ -191,6 +191,10 @@ func TestVersion(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &v); err != nil || v.Version == "" || v.NATSServer == "" || v.MinServer != kvlocation.MinServer {
 		t.Errorf("%v: %s", err, out.String())
 	}
+	out.Reset()
+	if code := Main([]string{"--version"}, strings.NewReader(""), &out, &errs); code != 0 || !strings.HasPrefix(out.String(), "fabricnode ") {
+		t.Errorf("--version: exit code %d: %s", code, out.String())
+	}
 }
 
 func TestServerFlags(t *testing.T) {
@@ -208,6 +212,15 @@ func TestServerFlags(t *testing.T) {
 		"weight":             {[]string{"--embedded", "--weight", "257"}, "--weight 257 is not allowed"},
 		"stop at once":       {[]string{"--embedded", "--stop-timeout", "0s"}, "--stop-timeout 0s is not allowed"},
 		"two wrong at once":  {[]string{"--embedded", "--weight=-1", "--start-timeout", "2h"}, "--start-timeout 2h0m0s is not allowed"},
+		"data, no server":    {[]string{"--data", "x"}, "--listen and --data need --embedded"},
+		"no route":           {[]string{"--embedded", "--rid", "n1", "--cluster-listen", "127.0.0.1:6222", "--routes", "foo"}, `--routes "foo"`},
+		"replicas alone":     {[]string{"--embedded", "--replicas", "3"}, "--replicas 3"},
+		"replicas":           {[]string{"--embedded", "--replicas", "2"}, "--replicas 2"},
+		"no queue":           {[]string{"--embedded", "--queue", "0"}, "--queue 0"},
+		"no workers":         {[]string{"--embedded", "--workers", "0"}, "--workers 0"},
+		"long queue":         {[]string{"--embedded", "--queue", "2000000"}, "--queue 2000000 is not allowed: it must be 1 to 1048576"},
+		"no time":            {[]string{"--embedded", "--connect-timeout", "0s"}, "--connect-timeout 0s"},
+		"two credentials":    {[]string{"--user", "a", "--token", "b"}, "several credentials"},
 		"several at the URL": {[]string{"--server", "nats://a:1,nats://b:2"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,7 +16,7 @@ import (
 type meshFlags struct {
 	Mesh string `required:"" placeholder:"NAME" help:"Name of the mesh: letters, digits, _ and -, 1 to 64 of them."`
 
-	Server         string        `group:"NATS" placeholder:"URL,..." help:"NATS server, or several of one cluster. Default ${natsURL}."`
+	Server         filled        `group:"NATS" placeholder:"URL,..." help:"NATS server, or several of one cluster. Default ${natsURL}."`
 	Context        string        `group:"NATS" placeholder:"NAME" help:"Context of the nats CLI to take server and credentials from."`
 	Creds          string        `group:"NATS" placeholder:"FILE" help:"Credentials file."`
 	NKey           string        `group:"NATS" name:"nkey" placeholder:"FILE" help:"File with an nkey seed."`
@@ -32,25 +32,39 @@ type meshFlags struct {
 
 func (f *meshFlags) connect() fabric.Connect {
 	return fabric.Connect{
-		URL: f.Server, Context: f.Context, CredsFile: f.Creds, NKeyFile: f.NKey, User: f.User, Password: f.Password,
+		URL: string(f.Server), Context: f.Context, CredsFile: f.Creds, NKeyFile: f.NKey, User: f.User, Password: f.Password,
 		Token: f.Token, CAFile: f.TLSCA, CertFile: f.TLSCert, KeyFile: f.TLSKey, Timeout: f.ConnectTimeout,
 	}
 }
 
-// dial opens a plain connection, for what needs no client of the mesh.
-func (f *meshFlags) dial(ctx context.Context) (*nats.Conn, error) {
-	if err := wire.CheckName("mesh name", f.Mesh); err != nil {
-		return nil, withCode(ExitUsage, err)
+// validate checks what the fabric's own checks cannot see.
+func (f *meshFlags) validate() error {
+	ways := 0
+	for _, set := range []string{f.Creds, f.NKey, f.User, f.Token} {
+		if set != "" {
+			ways++
+		}
 	}
-	nc, err := fabric.Dial(ctx, "fabricnode", f.connect())
-	return nc, withCode(ExitNATS, err)
+	if ways > 1 {
+		return errors.New("several credentials are given: give one of --creds, --nkey, --user with --password, --token")
+	}
+	return checkDuration("--connect-timeout", f.ConnectTimeout, 100*time.Millisecond, 5*time.Minute)
 }
 
-// client opens a client of the mesh.
+// dial opens a plain connection, for what needs no client of the mesh.
+func (f *meshFlags) dial(ctx context.Context) (*nats.Conn, error) {
+	if err := errors.Join(wire.CheckName("Mesh", f.Mesh), f.validate()); err != nil {
+		return nil, inFlags(err)
+	}
+	nc, err := fabric.Dial(ctx, "fabricnode", f.connect())
+	return nc, startError(err)
+}
+
+// client opens a client of the mesh before ctx ends.
 func (f *meshFlags) client(ctx context.Context, timeout time.Duration, log *zap.Logger) (*fabric.Client, error) {
 	cfg := fabric.ClientConfig{Mesh: f.Mesh, Connect: f.connect(), Domain: f.Domain, DefaultTimeout: timeout, Logger: log}
-	if err := cfg.Validate(); err != nil {
-		return nil, withCode(ExitUsage, fmt.Errorf("configuration: %w", err))
+	if err := errors.Join(f.validate(), cfg.Validate()); err != nil {
+		return nil, inFlags(err)
 	}
 	c, err := fabric.ConnectClient(ctx, cfg)
 	return c, startError(err)

@@ -14,7 +14,7 @@ import (
 type demoCmd struct {
 	Input       string `placeholder:"FILE" help:"Access log in combined format to work through; - reads standard input. Default: the one that is part of this program."`
 	Concurrency int    `default:"64" help:"Lines under way at the same time."`
-	Rate        int    `placeholder:"N" help:"Lines a second. Default 1000, or as many as send all lines in 10 s."`
+	Rate        *int   `placeholder:"N" help:"Lines a second. Default 1000, or as many as send all lines in 10 s."`
 }
 
 func (c *demoCmd) Run(a *app) error {
@@ -25,8 +25,18 @@ func (c *demoCmd) Run(a *app) error {
 		}
 		return withCode(ExitUsage, err)
 	}
+	rate := 0
+	if c.Rate != nil {
+		rate = *c.Rate
+	}
+	switch {
+	case c.Concurrency < 1 || c.Concurrency > demo.MaxConcurrency:
+		return withCode(ExitUsage, fmt.Errorf("--concurrency %d is not allowed: it must be 1 to %d", c.Concurrency, demo.MaxConcurrency))
+	case c.Rate != nil && (rate < 1 || rate > demo.MaxRate):
+		return withCode(ExitUsage, fmt.Errorf("--rate %d is not allowed: it must be 1 to %d", rate, demo.MaxRate))
+	}
 	res, err := demo.Run(a.sig.ctx, demo.Options{
-		Lines: lines, Concurrency: c.Concurrency, Rate: c.Rate, Tell: a.screen.tell, Progress: a.screen.progress,
+		Lines: lines, Concurrency: c.Concurrency, Rate: rate, Tell: a.screen.tell, Progress: a.screen.progress,
 		Logger: a.log, Abort: a.sig.abortWith,
 	})
 	a.screen.end()

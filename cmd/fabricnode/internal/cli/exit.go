@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 
 	"natsfabric/internal/embedded"
 	"natsfabric/kvlocation"
@@ -57,10 +58,15 @@ func withCode(code int, err error) error {
 	return &exitError{code: code, err: err}
 }
 
-// startError gives the code of a failure to open a node or client: another holder of the RID, or NATS.
+// startError gives the code of a failure to connect or to open a node or client: another holder of the RID, a wrong
+// configuration, or NATS.
 func startError(err error) error {
-	if errors.Is(err, kvlocation.ErrRIDInUse) {
-		return withCode(ExitHeld, err)
+	var failed *outcome.Error
+	switch {
+	case errors.Is(err, kvlocation.ErrRIDInUse):
+		return withCode(ExitHeld, fmt.Errorf("%w: stop that process, or choose another --rid", err))
+	case errors.As(err, &failed) && failed.Kind == outcome.InvalidOperation && failed.Cause != nil:
+		return inFlags(failed.Cause)
 	}
 	return withCode(ExitNATS, err)
 }

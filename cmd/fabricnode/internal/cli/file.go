@@ -78,7 +78,7 @@ func (f fileValues) Validate(app *kong.Application) error {
 	walk(app.Node)
 	var unknown []string
 	for key := range f {
-		if !known[key] || key == "help" || key == "config" {
+		if !known[key] || key == "help" || key == "config" || key == "version" {
 			unknown = append(unknown, key)
 		}
 	}

@@ -3,6 +3,8 @@ package cli
 import (
 	"io"
 	"log/slog"
+	"regexp"
+	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -28,14 +30,23 @@ func newLogger(w io.Writer, level, format string) (*zap.Logger, error) {
 }
 
 // serverLog passes on what the embedded server logs. Its notices are of no interest in ordinary operation, and while
-// its cluster forms neither are its complaints about servers that are not there yet.
+// its cluster forms neither are its complaints about servers that are not there yet. Later it complains about a missing
+// one several times a second: people hear of it once, and when it is back.
 type serverLog struct {
 	to    *zap.Logger
 	quiet atomic.Bool
+
+	mu      sync.Mutex
+	missing map[string]bool // addresses of servers that people heard are missing
 }
 
+var (
+	routeLost = regexp.MustCompile(`^Error trying to connect to route \(attempt \d+\): dial tcp (\S+): (.*)$`)
+	routeMade = regexp.MustCompile(`Route connection created`)
+)
+
 func newServerLog(log *zap.Logger) *serverLog {
-	s := &serverLog{to: log.Named("nats-server")}
+	s := &serverLog{to: log.Named("nats-server"), missing: map[string]bool{}}
 	s.quiet.Store(true)
 	return s
 }
@@ -45,11 +56,37 @@ func (s *serverLog) formed() { s.quiet.Store(false) }
 
 func (s *serverLog) line(level slog.Level, line string) {
 	switch {
-	case s.quiet.Load() || level < slog.LevelWarn:
+	case s.quiet.Load():
+		s.to.Debug(line)
+	case s.route(line):
+	case level < slog.LevelWarn:
 		s.to.Debug(line)
 	case level < slog.LevelError:
 		s.to.Warn(line)
 	default:
 		s.to.Error(line)
 	}
+}
+
+// route reports whether it told people of a lost or new route to another server, or had told them before.
+func (s *serverLog) route(line string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := routeLost.FindStringSubmatch(line); m != nil {
+		if s.missing[m[1]] {
+			s.to.Debug(line)
+			return true
+		}
+		s.missing[m[1]] = true
+		s.to.Warn("another server of the cluster cannot be reached", zap.String("address", m[1]), zap.String("reason", m[2]))
+		return true
+	}
+	if len(s.missing) > 0 && routeMade.MatchString(line) {
+		// Who made the route knows the address, who was called does not. If another one is still missing, its next
+		// complaint says so.
+		clear(s.missing)
+		s.to.Info("a server of the cluster is back", zap.String("route", line))
+		return true
+	}
+	return false
 }

@@ -53,19 +53,24 @@ func (c *runCmd) config(a *app) fabric.Config {
 
 // validate checks what can be checked before anything is started.
 func (c *runCmd) validate(cfg fabric.Config) error {
-	errs := []error{c.serverFlags.validate(c), cfg.Validate()}
+	spec := cfg.Channels[0] // the others are like it
+	spec.Weight, cfg.Channels = 1, nil
+	errs := []error{c.serverFlags.validate(c), c.meshFlags.validate(), cfg.Validate()}
 	if c.Weight < 0 || c.Weight > channels.MaxWeight {
 		errs = append(errs, fmt.Errorf("--weight %d is not allowed: it must be 0 to %d", c.Weight, channels.MaxWeight))
 	}
-	for _, d := range []struct {
-		flag string
-		d    time.Duration
-	}{{"--start-timeout", c.StartTimeout}, {"--stop-timeout", c.StopTimeout}} {
-		if d.d < time.Second || d.d > time.Hour {
-			errs = append(errs, fmt.Errorf("%s %v is not allowed: it must be 1s to 1h", d.flag, d.d))
-		}
+	switch {
+	case c.Queue == 0:
+		errs = append(errs, errors.New("--queue 0 is not allowed: it must be at least 1"))
+	case c.Workers == 0:
+		errs = append(errs, errors.New("--workers 0 is not allowed: it must be at least 1"))
+	default:
+		errs = append(errs, spec.Validate())
 	}
-	return withCode(ExitUsage, errors.Join(errs...))
+	errs = append(errs,
+		checkDuration("--start-timeout", c.StartTimeout, time.Second, time.Hour),
+		checkDuration("--stop-timeout", c.StopTimeout, time.Second, time.Hour))
+	return inFlags(errors.Join(errs...))
 }
 
 // servingEvent is what --json prints once the node serves; stoppedEvent, when it has ended.
@@ -93,6 +98,9 @@ func (c *runCmd) Run(a *app) error {
 	if err := c.validate(cfg); err != nil {
 		return err
 	}
+	if c.Replicas != 0 && !c.Embedded {
+		a.log.Warn("--replicas is ignored: without --embedded, run makes no streams; fabricnode init does")
+	}
 	ctx := a.sig.ctx
 
 	pages, err := httpd.Listen(c.HTTP)
@@ -107,6 +115,8 @@ func (c *runCmd) Run(a *app) error {
 		return err
 	}
 	pages.Observe(node)
+	a.sig.abortWith(func() { c.endAtOnce(a, node) })
+	defer a.sig.abortWith(nil)
 	return errors.Join(c.serve(a, node, pages), c.shutdown(a, node))
 }
 
@@ -162,11 +172,24 @@ func (c *runCmd) serve(a *app, node *fabric.Node, pages *httpd.Server) error {
 	}
 }
 
+// endAtOnce says what an end without an orderly stop leaves behind.
+func (c *runCmd) endAtOnce(a *app, node *fabric.Node) {
+	under := 0
+	for _, s := range node.Metrics().Served {
+		under += s.Running + s.Queued
+	}
+	a.screen.tell("fabricnode: ended at once: requests cut off: %d; the lease of %s expires by itself within %v", under, c.RID, c.LeaseTTL)
+}
+
 func (c *runCmd) shutdown(a *app, node *fabric.Node) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.StopTimeout)
 	defer cancel()
 	if err := node.Shutdown(ctx); err != nil {
-		return fmt.Errorf("the stop was not orderly: %w", err)
+		code := ExitFailure
+		if errors.Is(err, fabric.ErrCutOff) {
+			code = ExitAccepted
+		}
+		return withCode(code, fmt.Errorf("the stop was not orderly: %w", err))
 	}
 	a.log.Info("stopped", zap.String("rid", c.RID))
 	if !a.json {

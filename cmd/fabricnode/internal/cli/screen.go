@@ -1,22 +1,42 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
 // isTerminal reports whether w is a character device, which is near enough to decide about line ends and progress.
 func isTerminal(w io.Writer) bool {
+	if o, ok := w.(*output); ok {
+		w = o.w
+	}
 	f, ok := w.(*os.File)
 	if !ok {
 		return false
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// output is standard output or standard error. When its reader has gone away, as head(1) does when it has seen enough,
+// the command is told to stop.
+type output struct {
+	w    io.Writer
+	gone func()
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	if errors.Is(err, syscall.EPIPE) {
+		o.gone()
+	}
+	return n, err
 }
 
 const (

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -19,11 +21,17 @@ import (
 // serverFlags describe the NATS server inside the process.
 type serverFlags struct {
 	Embedded      bool     `group:"Embedded server" help:"Run a NATS server with JetStream in this process, and make the mesh's streams."`
-	Listen        string   `group:"Embedded server" default:"127.0.0.1:4222" placeholder:"HOST:PORT" help:"Where it takes clients; port 0 takes a free one. Default ${default}."`
-	Data          string   `group:"Embedded server" default:"fabric-data" placeholder:"DIR" help:"Directory of its data, which is synced to disk at every write. Default ${default}."`
+	Listen        filled   `group:"Embedded server" placeholder:"HOST:PORT" help:"Where it takes clients; port 0 takes a free one. Default ${listen}."`
+	Data          filled   `group:"Embedded server" placeholder:"DIR" help:"Directory of its data, which is synced to disk at every write. Default ${data}."`
 	ClusterListen string   `group:"Embedded server" placeholder:"HOST:PORT" help:"Where it takes the other servers of its cluster."`
 	Routes        []string `group:"Embedded server" placeholder:"URL" help:"The other servers' cluster addresses, like nats://host:6222. Needs --rid."`
 }
+
+// Defaults of serverFlags.
+const (
+	defaultListen = "127.0.0.1:4222"
+	defaultData   = "fabric-data"
+)
 
 func (f *serverFlags) clustered() bool { return f.ClusterListen != "" || len(f.Routes) > 0 }
 
@@ -31,8 +39,13 @@ func (f *serverFlags) validate(c *runCmd) error {
 	switch {
 	case !f.Embedded && f.clustered():
 		return errors.New("--cluster-listen and --routes need --embedded")
-	case !f.Embedded:
-		return nil
+	case !f.Embedded && (f.Listen != "" || f.Data != ""):
+		return errors.New("--listen and --data need --embedded")
+	}
+	if err := c.setupFlags.validate(); err != nil || !f.Embedded {
+		return err
+	}
+	switch {
 	case c.Server != "" || c.Context != "":
 		return errors.New("--embedded clashes with --server and --context: give one of them")
 	case f.clustered() && (f.ClusterListen == "" || len(f.Routes) == 0):
@@ -40,7 +53,16 @@ func (f *serverFlags) validate(c *runCmd) error {
 	case f.clustered() && c.ridIsFresh:
 		return errors.New("--rid is missing: a server of a cluster needs a name that stays the same, and takes the node's")
 	}
-	_, _, err := hostPort("--listen", f.Listen)
+	if c.Replicas > 1 && !f.clustered() {
+		return fmt.Errorf("--replicas %d needs as many servers: one that stands alone keeps one; give --cluster-listen and --routes for more", c.Replicas)
+	}
+	for _, r := range f.Routes {
+		u, err := url.Parse(r)
+		if err != nil || u.Scheme == "" || u.Hostname() == "" || u.Port() == "" {
+			return fmt.Errorf("--routes %q is not allowed: it must look like nats://host:6222", r)
+		}
+	}
+	_, _, err := hostPort("--listen", cmp.Or(string(f.Listen), defaultListen))
 	if f.clustered() {
 		_, _, clusterErr := hostPort("--cluster-listen", f.ClusterListen)
 		err = errors.Join(err, clusterErr)
@@ -65,11 +87,12 @@ func hostPort(flag, addr string) (string, int, error) {
 }
 
 func (c *runCmd) startServer(ctx context.Context, log *serverLog) (*embedded.Server, error) {
-	host, port, err := hostPort("--listen", c.Listen)
+	listen := cmp.Or(string(c.Listen), defaultListen)
+	host, port, err := hostPort("--listen", listen)
 	if err != nil {
 		return nil, err
 	}
-	cfg := embedded.Config{ServerName: "fabricnode", Host: host, Port: port, StoreDir: c.Data, Log: log.line}
+	cfg := embedded.Config{ServerName: "fabricnode", Host: host, Port: port, StoreDir: cmp.Or(string(c.Data), defaultData), Log: log.line}
 	if c.clustered() {
 		cfg.ServerName, cfg.ClusterName, cfg.Routes = c.RID, "fabric-"+c.Mesh, c.Routes
 		if cfg.ClusterHost, cfg.ClusterPort, err = hostPort("--cluster-listen", c.ClusterListen); err != nil {
@@ -77,7 +100,7 @@ func (c *runCmd) startServer(ctx context.Context, log *serverLog) (*embedded.Ser
 		}
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		log.to.Warn("the embedded server takes clients from other machines without credentials", zap.String("listen", c.Listen))
+		log.to.Warn("the embedded server takes clients from other machines without credentials", zap.String("listen", listen))
 	}
 	srv, err := embedded.Start(ctx, cfg)
 	return srv, withCode(embeddedCode(err), err)

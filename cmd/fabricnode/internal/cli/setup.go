@@ -17,10 +17,17 @@ type setupFlags struct {
 	Replicas int `placeholder:"N" help:"Servers that keep each stream: 1, 3 or 5. Default 3 when the server belongs to a cluster, else 1."`
 }
 
+func (f setupFlags) validate() error {
+	if !slices.Contains([]int{0, 1, 3, 5}, f.Replicas) {
+		return fmt.Errorf("--replicas %d is not allowed: it must be 1, 3 or 5", f.Replicas)
+	}
+	return nil
+}
+
 // setup fills in the default, which depends on the server.
 func (f setupFlags) setup(m *meshFlags, nc *nats.Conn) (kvlocation.Setup, error) {
-	if !slices.Contains([]int{0, 1, 3, 5}, f.Replicas) {
-		return kvlocation.Setup{}, withCode(ExitUsage, fmt.Errorf("--replicas %d is not allowed: it must be 1, 3 or 5", f.Replicas))
+	if err := f.validate(); err != nil {
+		return kvlocation.Setup{}, withCode(ExitUsage, err)
 	}
 	if f.Replicas == 0 {
 		f.Replicas = 1

@@ -25,13 +25,16 @@ type versionReply struct {
 
 func (versionCmd) Run(a *app) error {
 	v := versions()
-	return a.print(v, func(w io.Writer) {
-		fmt.Fprintf(w, "fabricnode %s", v.Version)
-		if v.Revision != "" {
-			fmt.Fprintf(w, " (%s)", v.Revision)
-		}
-		fmt.Fprintf(w, "\n%s, embedded nats-server %s, nats.go %s\nneeds nats-server %s or newer\n", v.Go, v.NATSServer, v.NATSClient, v.MinServer)
-	})
+	return a.print(v, v.write)
+}
+
+// write prints the versions for people.
+func (v versionReply) write(w io.Writer) {
+	fmt.Fprintf(w, "fabricnode %s", v.Version)
+	if v.Revision != "" {
+		fmt.Fprintf(w, " (%s)", v.Revision)
+	}
+	fmt.Fprintf(w, "\n%s, embedded nats-server %s, nats.go %s\nneeds nats-server %s or newer\n", v.Go, v.NATSServer, v.NATSClient, v.MinServer)
 }
 
 func versions() versionReply {

@@ -40,6 +40,12 @@ const (
 	startTime = 30 * time.Second
 )
 
+// The greatest values of Options.
+const (
+	MaxConcurrency = 10_000
+	MaxRate        = 1_000_000
+)
+
 // Options say what to run. Lines is required.
 type Options struct {
 	Lines []string
@@ -84,10 +90,10 @@ func (o Options) validate() error {
 	switch {
 	case len(o.Lines) == 0:
 		return errors.New("there are no lines to send")
-	case o.Concurrency < 1 || o.Concurrency > 10_000:
-		return fmt.Errorf("concurrency %d is not allowed: it must be 1 to 10000", o.Concurrency)
-	case o.Rate < 1 || o.Rate > 1_000_000:
-		return fmt.Errorf("rate %d is not allowed: it must be 1 to 1000000 lines a second", o.Rate)
+	case o.Concurrency < 1 || o.Concurrency > MaxConcurrency:
+		return fmt.Errorf("concurrency %d is not allowed: it must be 1 to %d", o.Concurrency, MaxConcurrency)
+	case o.Rate < 1 || o.Rate > MaxRate:
+		return fmt.Errorf("rate %d is not allowed: it must be 1 to %d lines a second", o.Rate, MaxRate)
 	}
 	return nil
 }

@@ -4,9 +4,10 @@
 //
 //   - /healthz answers 200 while the process may go on, 503 once the node has ended itself in state Error.
 //   - /readyz answers 200 while the node serves, 503 otherwise.
+//   - / lists the pages.
 //   - /metrics is the Prometheus page; its names begin with fabric_.
 //
-// Both health pages answer one JSON object with the host state. The pages are there before the node is: until
+// Both health pages answer one JSON object with the host state and the reason of its last change. The pages are there before the node is: until
 // [Server.Observe] the node counts as Preparing.
 //
 // # Guarantees

@@ -37,7 +37,7 @@ func gauge(name, help string, labels ...string) metric {
 
 var (
 	nodeInfo  = gauge("node_info", "Always 1; the labels name the node.", "mesh", "rid")
-	lifecycle = gauge("node_lifecycle", "Number of this process run.")
+	lifecycle = gauge("node_lifecycle", "Number of this process run: a later run of the RID has a larger one; not a count.")
 	hostState = gauge("host_state", "1 for the host state that the node is in.", "state")
 	members   = gauge("members", "Nodes of the mesh that this node knows, by their host state.", "state")
 

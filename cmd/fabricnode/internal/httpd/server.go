@@ -55,6 +55,9 @@ func Listen(addr string) (*Server, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", s.page(func(st kvlocation.NodeState) bool { return st != kvlocation.StateError }))
 	mux.HandleFunc("GET /readyz", s.page(func(st kvlocation.NodeState) bool { return st == kvlocation.StateServing }))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "/healthz  200 while the process may go on\n/readyz   200 while the node serves\n/metrics  in Prometheus' form")
+	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	s.http = &http.Server{
 		Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
@@ -96,23 +99,25 @@ func (s *Server) state() kvlocation.NodeState {
 
 // health is what the health pages answer.
 type health struct {
-	OK    bool                 `json:"ok"`
-	State kvlocation.NodeState `json:"state"`
-	Mesh  string               `json:"mesh,omitempty"`
-	RID   string               `json:"rid,omitempty"`
-	Error string               `json:"error,omitempty"`
+	OK     bool                 `json:"ok"`
+	State  kvlocation.NodeState `json:"state"`
+	Reason string               `json:"reason,omitempty"` // of the last change of the state
+	Mesh   string               `json:"mesh,omitempty"`
+	RID    string               `json:"rid,omitempty"`
+	Error  string               `json:"error,omitempty"`
 }
 
 func (s *Server) page(good func(kvlocation.NodeState) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		h := health{State: s.state()}
-		h.OK = good(h.State)
+		h := health{State: kvlocation.StatePreparing, Reason: "starting"}
 		if n := s.node.Load(); n != nil {
-			h.Mesh, h.RID = n.Mesh(), n.RID()
+			st := n.Status()
+			h.Mesh, h.RID, h.State, h.Reason = n.Mesh(), n.RID(), st.State, st.Reason
 			if err := n.Err(); err != nil {
 				h.Error = err.Error()
 			}
 		}
+		h.OK = good(h.State)
 		w.Header().Set("Content-Type", "application/json")
 		if !h.OK {
 			w.WriteHeader(http.StatusServiceUnavailable)

@@ -28,10 +28,11 @@ func TestBeforeTheNode(t *testing.T) {
 		path, contains string
 		code           int
 	}{
-		{"/healthz", `{"ok":true,"state":"Preparing"}`, 200},
-		{"/readyz", `{"ok":false,"state":"Preparing"}`, 503},
+		{"/healthz", `{"ok":true,"state":"Preparing","reason":"starting"}`, 200},
+		{"/readyz", `{"ok":false,"state":"Preparing","reason":"starting"}`, 503},
 		{"/metrics", `fabric_host_state{state="Preparing"} 1`, 200},
-		{"/", "", 404},
+		{"/", "/readyz", 200},
+		{"/nothing", "", 404},
 	} {
 		resp, err := client.Get(s.URL() + c.path)
 		if err != nil {
