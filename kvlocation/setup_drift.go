@@ -113,7 +113,7 @@ func forbidden(nc *nats.Conn) error {
 
 // setupError explains an error of the JetStream API in the words of the person who can mend it.
 func setupError(ctx context.Context, nc *nats.Conn, doing string, err error) error {
-	const noLeader = "JetStream has no leader at the moment: more than half of its servers must run and reach each other"
+	const noLeader = "JetStream has no leader at the moment (an election takes some seconds, and needs more than half of the servers)"
 	at := nc.ConnectedUrlRedacted()
 	if at == "" {
 		at = "(not connected)"
@@ -133,7 +133,7 @@ func setupError(ctx context.Context, nc *nats.Conn, doing string, err error) err
 		if last := forbidden(nc); last != nil {
 			return fmt.Errorf("%s at %s: no answer; the user lacks a permission: %w", doing, at, last)
 		}
-		return fmt.Errorf("%s at %s: no answer: %s; or the user lacks a permission (see the server's log): %w", doing, at, noLeader, err)
+		return fmt.Errorf("%s at %s: no answer: %s, or the user lacks a permission (see the server's log): %w", doing, at, noLeader, err)
 	}
 	return fmt.Errorf("%s at %s: %w", doing, at, err)
 }

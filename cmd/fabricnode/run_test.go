@@ -226,7 +226,7 @@ func TestCallIsBounded(t *testing.T) {
 				url = p.URL()
 			}
 			start := time.Now()
-			r := run(t, bin, "", "call", "--mesh", "shop", "--server", url, "--timeout", "2s", "echo", "x")
+			r := run(t, bin, "", "call", "--mesh", "shop", "--server", url, "--timeout", "1s", "echo", "x")
 			if r.code != 3 || !strings.Contains(r.stderr, c.says) {
 				t.Errorf("exit code %d, want 3 and %q: %s", r.code, c.says, r.stderr)
 			}
