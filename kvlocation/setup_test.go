@@ -170,7 +170,7 @@ func TestSetupDuringAnElection(t *testing.T) {
 	noLeader := fabrictest.JetStreamError(503, codeNotAvailable, "JetStream system temporarily unavailable")
 	for _, subject := range []string{"$JS.API.INFO", "$JS.API.STREAM.INFO.KV_FABRIC_m_NODES"} {
 		proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: subject, Action: fabrictest.Drop})
-		proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: subject, Nth: 2, Times: 2, Action: noLeader})
+		proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: subject, Times: 2, Action: noLeader})
 	}
 	s, err := Open(ctx, nc, Config{Mesh: "m"})
 	if err != nil {
