@@ -177,10 +177,10 @@ func explainDial(err error, where string, c Connect) error {
 		return fmt.Errorf("%s does not offer TLS, but the configuration asks for it: %w", where, err)
 	case errors.As(err, &dnsErr):
 		return fmt.Errorf("host name of %s cannot be resolved: %w", where, err)
+	case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded), errors.As(err, &opErr) && opErr.Timeout():
+		return fmt.Errorf("no answer from %s in time: is it a NATS server? %w", where, err)
 	case errors.Is(err, nats.ErrNoServers) || errors.As(err, &opErr):
 		return fmt.Errorf("no NATS server answers at %s: start one there, or give the URL of a running one: %w", where, err)
-	case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no answer from %s in time: is it a NATS server? %w", where, err)
 	default:
 		return fmt.Errorf("cannot connect to %s: %w", where, err)
 	}
