@@ -391,7 +391,7 @@ func (r *Router) notSent(op *operation, header nats.Header, err error) error {
 	case errors.Is(err, nats.ErrMaxPayload):
 		kind = outcome.CapacityExceeded
 		detail = tooLarge(op.call.Data, header, r.nc.MaxPayload())
-	case errors.Is(err, nats.ErrBadSubject):
+	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg):
 		kind = outcome.InvalidOperation
 	case errors.Is(err, nats.ErrHeadersNotSupported):
 		kind, detail = outcome.NotConfigured, "the server is set up without headers"

@@ -105,21 +105,30 @@ type Peer struct {
 func (p *Peer) RID() string { return p.rid }
 
 // Request is Channel.Request at this node alone. An unknown node, or one that does not serve the channel, is NotFound;
-// one that is known but not serving, not reachable or refusing is Unavailable, both with NotAccepted.
+// one that is known but not serving, not reachable or refusing is Unavailable; a name that cannot be a RID is
+// InvalidOperation; all with NotAccepted.
 func (p *Peer) Request(ctx context.Context, data []byte, opts ...CallOption) (Reply, error) {
-	return p.ch.r.start(ctx, p.ch, opRequest, p.rid, data, opts)
+	return p.start(ctx, opRequest, data, opts)
 }
 
 // Send is Channel.Send at this node alone; errors as for Request.
 func (p *Peer) Send(ctx context.Context, data []byte, opts ...CallOption) error {
-	_, err := p.ch.r.start(ctx, p.ch, opSend, p.rid, data, opts)
+	_, err := p.start(ctx, opSend, data, opts)
 	return err
 }
 
 // SendUnconfirmed is Channel.SendUnconfirmed at this node alone; errors as for Request.
 func (p *Peer) SendUnconfirmed(ctx context.Context, data []byte, opts ...CallOption) error {
-	_, err := p.ch.r.start(ctx, p.ch, opSendUnconfirmed, p.rid, data, opts)
+	_, err := p.start(ctx, opSendUnconfirmed, data, opts)
 	return err
+}
+
+// start begins an operation at the named node. A name that cannot be one is no reason to choose another node (FO-2.2).
+func (p *Peer) start(ctx context.Context, op string, data []byte, opts []CallOption) (Reply, error) {
+	if err := wire.CheckName("RID", p.rid); err != nil {
+		return Reply{}, outcome.Wrap(op, outcome.InvalidOperation, outcome.NotAccepted, p.ch.target, "", err)
+	}
+	return p.ch.r.start(ctx, p.ch, op, p.rid, data, opts)
 }
 
 // start counts an operation from its beginning to its one end (I3, I5).

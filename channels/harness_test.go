@@ -261,7 +261,7 @@ func checkAccount(s channels.CallSnapshot) error {
 
 // checkServed is the validator of I3 at the member.
 func checkServed(s channels.ServeSnapshot) error {
-	refused := s.RefusedFull + s.RefusedDraining + s.RefusedNotServing + s.RefusedLease + s.RefusedPast + s.RefusedThawing + s.RefusedNamed
+	refused := s.RefusedFull + s.RefusedTooLarge + s.RefusedDraining + s.RefusedNotServing + s.RefusedLease + s.RefusedPast + s.RefusedThawing + s.RefusedNamed
 	if s.Received != refused+s.Expired+s.Lapsed+s.Ran {
 		return fmt.Errorf("I3: received %d, refused %d, expired %d, lapsed %d, ran %d", s.Received, refused, s.Expired, s.Lapsed, s.Ran)
 	}

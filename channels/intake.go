@@ -3,6 +3,7 @@ package channels
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -179,6 +180,7 @@ type why uint8
 const (
 	whyNot why = iota
 	whyFull
+	whyTooLarge
 	whyDraining
 	whyNotServing
 	whyGate
@@ -288,6 +290,7 @@ func (s *Server) makeRefusals() {
 	at := " at node " + s.r.cfg.RID
 	s.refusals = [whyCount]nats.Header{
 		whyFull:       s.r.refusal(outcome.Unavailable, "the queue is full"+at),
+		whyTooLarge:   s.r.refusal(outcome.CapacityExceeded, "the request is larger than the whole queue may be ("+strconv.Itoa(s.spec.QueueBytes)+" bytes)"+at),
 		whyDraining:   s.r.refusal(outcome.Unavailable, "the channel is draining"+at),
 		whyNotServing: s.r.refusal(outcome.Unavailable, "not serving"+at),
 		whyGate:       s.r.refusal(outcome.Unavailable, "no valid lease"+at),

@@ -33,10 +33,11 @@ type CallSnapshot struct {
 type ServeSnapshot struct {
 	// Received counts the requests that arrived.
 	Received uint64
-	// RefusedFull and the rest count the refusals by reason: the queue was full; the channel was draining; the node
+	// RefusedFull and the rest count the refusals by reason: the queue was full; the request alone was too large for
+	// it; the channel was draining; the node
 	// was not serving; its lease had lapsed; the request was past its deadline; it had no deadline and the process
 	// had just been frozen; it named this node among its refusers.
-	RefusedFull, RefusedDraining, RefusedNotServing, RefusedLease, RefusedPast, RefusedThawing, RefusedNamed uint64
+	RefusedFull, RefusedTooLarge, RefusedDraining, RefusedNotServing, RefusedLease, RefusedPast, RefusedThawing, RefusedNamed uint64
 	// Expired counts the accepted requests whose deadline passed before their turn, Lapsed those before whose turn
 	// the node's lease ended; they did not run.
 	Expired, Lapsed uint64
@@ -144,7 +145,7 @@ func (s *Server) Stats() ServeSnapshot {
 		Received: st.received.Load(), Expired: st.expired.Load(), Lapsed: st.lapsed.Load(), Ran: st.ran.Load(), Panics: st.panics.Load(),
 		HandlerErrors: st.handlerErrors.Load(), Replied: st.replied.Load(), ErrorReplies: st.errorReplies.Load(),
 		Oversized: st.oversized.Load(), Lost: st.lost.Load(), Notices: st.notices.Load(),
-		RefusedFull: st.refused[whyFull].Load(), RefusedDraining: st.refused[whyDraining].Load(),
+		RefusedFull: st.refused[whyFull].Load(), RefusedTooLarge: st.refused[whyTooLarge].Load(), RefusedDraining: st.refused[whyDraining].Load(),
 		RefusedNotServing: st.refused[whyNotServing].Load(), RefusedLease: st.refused[whyGate].Load(),
 		RefusedPast: st.refused[whyPast].Load(), RefusedThawing: st.refused[whyThawing].Load(), RefusedNamed: st.refused[whyNamed].Load(),
 		Busy: time.Duration(st.busy.Load()), Weight: weight, Subscriptions: subs,

@@ -59,6 +59,8 @@ func (q *queue) reserveLocked(req *Request) why {
 	switch {
 	case q.draining:
 		return whyDraining
+	case size > q.maxBytes:
+		return whyTooLarge
 	case q.count >= q.maxCount || q.bytes+size > q.maxBytes:
 		return whyFull
 	}

@@ -57,8 +57,10 @@ func share(m *kvlocation.Member, channel string) int {
 		return 0
 	case c.Kind == kvlocation.ClientServer:
 		return 1
+	case c.Kind == kvlocation.RouteMesh:
+		return c.Weight
 	}
-	return c.Weight
+	return 0 // a kind that this version does not know
 }
 
 // listExpired is why nothing is concluded from a list of members: the store's own absence is not a node's (FO-7b).

@@ -193,7 +193,7 @@ func (s *Server) forgetClosedLocked() {
 
 // Drain stops serving the channel: it leaves the queue group without losing what was given to it, refuses what still
 // arrives, and returns when everything that was accepted has run. Service discovery ends at once. When ctx ends first
-// it returns DeadlineExceeded and the draining goes on; it may be called again to wait on.
+// it returns DeadlineExceeded and the draining goes on to its end; it may be called again to wait on.
 func (s *Server) Drain(ctx context.Context) error {
 	s.r.serveMu.Lock()
 	first := s.queue.drain()
@@ -205,26 +205,34 @@ func (s *Server) Drain(ctx context.Context) error {
 	leaving := append([]*intake(nil), s.leaving...)
 	s.r.serveMu.Unlock()
 	if errs != nil && !s.r.nc.IsClosed() {
-		return outcome.Wrap("drain", outcome.Unavailable, outcome.Accepted, "channel "+s.spec.Name, "", errs)
+		s.r.log.Warn("leaving a channel", zap.String("channel", s.spec.Name), zap.Error(errs))
 	}
-	for _, in := range leaving {
-		select {
-		case <-in.closed:
-		case <-ctx.Done():
-			return outcome.FromContext(ctx, "drain", outcome.Accepted, "channel "+s.spec.Name, "subscriptions are still draining")
-		}
+	if first {
+		go s.finish(leaving)
 	}
 	select {
-	case <-s.queue.drained():
+	case <-s.gone:
+		return nil
 	case <-ctx.Done():
 		count, _, busy := s.queue.depth()
 		return outcome.FromContext(ctx, "drain", outcome.Accepted, "channel "+s.spec.Name, fmt.Sprintf("%d requests wait and %d handlers run", count, busy))
 	}
+}
+
+// finish forgets the server once the subscriptions that leave have handled their last message and everything that was
+// accepted has run. Close waits for it, for as long as its context allows, by waiting for the draining.
+func (s *Server) finish(leaving []*intake) {
+	for _, in := range leaving {
+		<-in.closed
+	}
+	<-s.queue.drained()
 	s.r.serveMu.Lock()
 	defer s.r.serveMu.Unlock()
 	s.removeLocked()
-	return nil
 }
+
+// Gone returns a channel that is closed once the server has drained.
+func (s *Server) Gone() <-chan struct{} { return s.gone }
 
 // removeLocked forgets a server that has nothing left, or that never began.
 func (s *Server) removeLocked() {
@@ -357,6 +365,8 @@ func (s *Server) answer(req *Request, reply Reply) {
 	case errors.Is(err, nats.ErrMaxPayload):
 		s.stats.oversized.Add(1)
 		s.answerError(req, outcome.New("", outcome.CapacityExceeded, outcome.Accepted, "", "the handler ran, but its reply is too large: "+tooLarge(reply.Data, reply.Header, r.nc.MaxPayload())))
+	case errors.Is(err, nats.ErrBadHeaderMsg):
+		s.answerError(req, outcome.Wrap("", outcome.InternalFailure, outcome.Accepted, "", "the handler ran, but its reply has a header that NATS does not allow", err))
 	default:
 		s.stats.lost.Add(1)
 		r.log.Debug("sending a reply", zap.String("channel", s.spec.Name), zap.Error(err))

@@ -13,7 +13,7 @@ const (
 	// WeightOut is the Weight of a RouteMesh member that starts without a share.
 	WeightOut = -1
 	// MaxWeight is the greatest weight: each unit is a subscription at the server.
-	MaxWeight = 256
+	MaxWeight = kvlocation.MaxWeight
 
 	DefaultQueue      = 1024
 	DefaultQueueBytes = 16 << 20

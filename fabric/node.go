@@ -260,24 +260,30 @@ func (n *Node) SetWeight(ctx context.Context, channel string, weight int) error 
 	return n.relist(ctx)
 }
 
-// Unserve stops serving a channel: the descriptor ceases to list it, then what was accepted is finished, for as long as
-// ctx allows. Errors: NotFound when this node does not serve the channel, and those of Serve.
+// Unserve stops serving a channel: the descriptor ceases to list it, then what was accepted is finished. When ctx ends
+// first, both go on to their end, and Unserve may be called again to wait on; the channel can be served anew once it has
+// drained. Errors: NotFound when this node does not serve the channel, DeadlineExceeded when it still drains, and
+// Unavailable when the descriptor was not written yet.
 func (n *Node) Unserve(ctx context.Context, channel string) error {
 	srv, err := n.servers.get("unserve", channel)
 	if err != nil {
 		return err
 	}
-	n.servers.remove(channel)
+	n.servers.leave(channel)
 	return errors.Join(n.relist(ctx), srv.Drain(ctx))
 }
 
 // relist publishes the descriptor after the list of channels changed. While the node is not Serving, that is done when
-// it becomes so again.
+// it becomes so again; after a failure, by the host, until it succeeds.
 func (n *Node) relist(ctx context.Context) error {
 	if n.State() != kvlocation.StateServing {
 		return nil
 	}
-	return n.publish(ctx, kvlocation.StateServing)
+	err := n.publish(ctx, kvlocation.StateServing)
+	if err != nil {
+		n.post(hostEvent{verify: true})
+	}
+	return err
 }
 
 // publish writes the node's descriptor, always from the present list of channels. Draining is final: a verification

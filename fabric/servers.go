@@ -11,34 +11,43 @@ import (
 	"natsfabric/outcome"
 )
 
-// servers are the channels that a node serves, by name.
+// servers are the channels that a node serves, or has ceased to list and is still draining, by name.
 type servers struct {
-	mu sync.Mutex
-	m  map[string]*channels.Server
+	mu      sync.Mutex
+	m       map[string]*channels.Server
+	leaving map[string]bool
 }
 
 func (s *servers) put(name string, srv *channels.Server) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.m == nil {
-		s.m = map[string]*channels.Server{}
+		s.m, s.leaving = map[string]*channels.Server{}, map[string]bool{}
 	}
 	s.m[name] = srv
+	delete(s.leaving, name)
 }
 
+// get returns the server of a channel that this node serves or still drains.
 func (s *servers) get(op, name string) (*channels.Server, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if srv := s.m[name]; srv != nil {
-		return srv, nil
+		select {
+		case <-srv.Gone():
+			delete(s.m, name)
+		default:
+			return srv, nil
+		}
 	}
 	return nil, outcome.New(op, outcome.NotFound, outcome.NotAccepted, fmt.Sprintf("channel %q", name), "this node does not serve it")
 }
 
-func (s *servers) remove(name string) {
+// leave lets the descriptor cease to list a channel.
+func (s *servers) leave(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.m, name)
+	s.leaving[name] = true
 }
 
 // infos lists the channels as the descriptor says them, sorted by name.
@@ -47,7 +56,9 @@ func (s *servers) infos() []kvlocation.ChannelInfo {
 	defer s.mu.Unlock()
 	var out []kvlocation.ChannelInfo
 	for _, name := range slices.Sorted(maps.Keys(s.m)) {
-		out = append(out, s.m[name].Info())
+		if !s.leaving[name] {
+			out = append(out, s.m[name].Info())
+		}
 	}
 	return out
 }

@@ -10,6 +10,9 @@ import (
 // MaxDescriptor is the greatest size of a descriptor's JSON, in bytes.
 const MaxDescriptor = 32 << 10
 
+// MaxWeight is the greatest weight of a channel's member.
+const MaxWeight = 256
+
 // descriptorFields has the methods of no Descriptor, so that encoding it does not call them.
 type descriptorFields Descriptor
 
@@ -46,6 +49,11 @@ func decodeDescriptor(m *storedMsg) (Descriptor, error) {
 		return d, fmt.Errorf("%s at revision %d has schema version %d, this program knows 1 to %d", m.key, m.revision, d.V, wire.SchemaVersion)
 	case descKey(d.RID) != m.key:
 		return d, fmt.Errorf("%s at revision %d says that it is of node %q", m.key, m.revision, d.RID)
+	}
+	for _, c := range d.Channels {
+		if c.Weight < 0 || c.Weight > MaxWeight {
+			return d, fmt.Errorf("%s at revision %d gives channel %q the weight %d, allowed are 0 to %d", m.key, m.revision, c.Name, c.Weight, MaxWeight)
+		}
 	}
 	return d, nil
 }

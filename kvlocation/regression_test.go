@@ -79,3 +79,15 @@ func TestDroppedNoticesAreNoticed(t *testing.T) {
 		t.Error("seen not at all, or twice")
 	}
 }
+
+// TestDescriptorWithABadWeight: a descriptor whose weight nobody could have published is not believed. Summed up with
+// others it would overflow, and end every caller.
+func TestDescriptorWithABadWeight(t *testing.T) {
+	for weight, ok := range map[string]bool{"0": true, "256": true, "257": false, "-1": false, "9223372036854775807": false} {
+		m := &storedMsg{key: descKey("a"), revision: 7, value: []byte(`{"v":1,"rid":"a","lifecycle":3,"state":"Serving","channels":[{"name":"c","kind":"route_mesh","weight":` + weight + `}]}`)}
+		d, err := decodeDescriptor(m)
+		if (err == nil) != ok {
+			t.Errorf("weight %s: %+v, %v", weight, d.Channels, err)
+		}
+	}
+}

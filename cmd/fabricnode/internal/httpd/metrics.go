@@ -185,7 +185,7 @@ func (p page) calls(name string, c channels.CallSnapshot) {
 func (p page) served(name string, s channels.ServeSnapshot) {
 	p.put(served, float64(s.Received), name)
 	for reason, n := range map[string]uint64{
-		"full": s.RefusedFull, "draining": s.RefusedDraining, "not serving": s.RefusedNotServing, "lease": s.RefusedLease,
+		"full": s.RefusedFull, "too large": s.RefusedTooLarge, "draining": s.RefusedDraining, "not serving": s.RefusedNotServing, "lease": s.RefusedLease,
 		"past deadline": s.RefusedPast, "thawing": s.RefusedThawing, "refused before": s.RefusedNamed,
 	} {
 		p.put(servedRefused, float64(n), name, reason)
