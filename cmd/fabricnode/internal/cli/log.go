@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -36,9 +39,17 @@ type serverLog struct {
 	to    *zap.Logger
 	quiet atomic.Bool
 
+	// full is closed when the server said that its disk is full.
+	full     chan struct{}
+	fullOnce sync.Once
+
 	mu      sync.Mutex
 	missing map[string]bool // addresses of servers that people heard are missing
 }
+
+// errDiskFull ends a worker whose embedded server can't write: nats-server keeps the error of a failed write and does
+// not write to that stream again before it was started anew, however much room there is by then.
+var errDiskFull = errors.New("the disk is full, and the embedded server does not write again before it is started anew: free space, then start this process again")
 
 var (
 	routeLost = regexp.MustCompile(`^Error trying to connect to route \(attempt \d+\): dial tcp (\S+): (.*)$`)
@@ -46,7 +57,7 @@ var (
 )
 
 func newServerLog(log *zap.Logger) *serverLog {
-	s := &serverLog{to: log.Named("nats-server"), missing: map[string]bool{}}
+	s := &serverLog{to: log.Named("nats-server"), missing: map[string]bool{}, full: make(chan struct{})}
 	s.quiet.Store(true)
 	return s
 }
@@ -56,6 +67,8 @@ func (s *serverLog) formed() { s.quiet.Store(false) }
 
 func (s *serverLog) line(level slog.Level, line string) {
 	switch {
+	case level >= slog.LevelError && strings.Contains(line, syscall.ENOSPC.Error()):
+		s.fullOnce.Do(func() { s.to.Error(line); close(s.full) })
 	case s.quiet.Load():
 		s.to.Debug(line)
 	case s.route(line):

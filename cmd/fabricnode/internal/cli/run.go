@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,7 +110,8 @@ func (c *runCmd) Run(a *app) error {
 	}
 	defer pages.Close()
 
-	node, stop, err := c.start(ctx, cfg, a.log)
+	serverLog := newServerLog(a.log)
+	node, stop, err := c.start(ctx, cfg, a.log, serverLog)
 	defer stop()
 	if err != nil {
 		return err
@@ -117,11 +119,11 @@ func (c *runCmd) Run(a *app) error {
 	pages.Observe(node)
 	a.sig.abortWith(func() { c.endAtOnce(a, node) })
 	defer a.sig.abortWith(nil)
-	return errors.Join(c.serve(a, node, pages), c.shutdown(a, node))
+	return errors.Join(c.serve(a, node, pages, serverLog.full), c.shutdown(a, node))
 }
 
 // start starts the embedded server, if one is wanted, and the node. stop ends the server; it is never nil.
-func (c *runCmd) start(ctx context.Context, cfg fabric.Config, log *zap.Logger) (node *fabric.Node, stop func(), err error) {
+func (c *runCmd) start(ctx context.Context, cfg fabric.Config, log *zap.Logger, serverLog *serverLog) (node *fabric.Node, stop func(), err error) {
 	stop = func() {}
 	if !c.Embedded {
 		node, err = fabric.Start(ctx, cfg)
@@ -129,7 +131,6 @@ func (c *runCmd) start(ctx context.Context, cfg fabric.Config, log *zap.Logger) 
 	}
 	forming, cancel := context.WithTimeout(ctx, c.StartTimeout)
 	defer cancel()
-	serverLog := newServerLog(log)
 	srv, err := c.startServer(forming, serverLog)
 	if err != nil {
 		return nil, stop, err
@@ -148,8 +149,9 @@ func (c *runCmd) start(ctx context.Context, cfg fabric.Config, log *zap.Logger) 
 	return node, stop, startError(err)
 }
 
-// serve says that the node serves, and returns when it is told to stop or has ended by itself.
-func (c *runCmd) serve(a *app, node *fabric.Node, pages *httpd.Server) error {
+// serve says that the node serves, and returns when it is told to stop, has ended by itself, or its embedded server's
+// disk is full.
+func (c *runCmd) serve(a *app, node *fabric.Node, pages *httpd.Server, diskFull <-chan struct{}) error {
 	ev := servingEvent{
 		Event: "serving", Mesh: c.Mesh, RID: c.RID, Lifecycle: node.Lifecycle(), Server: node.Conn().ConnectedUrlRedacted(),
 		HTTP: pages.URL(), Channels: []string{reference.Echo, reference.Work}, PID: os.Getpid(),
@@ -164,6 +166,8 @@ func (c *runCmd) serve(a *app, node *fabric.Node, pages *httpd.Server) error {
 	select {
 	case <-a.sig.ctx.Done():
 		return nil
+	case <-diskFull:
+		return withCode(ExitNATS, fmt.Errorf("data directory %q: %w", cmp.Or(string(c.Data), defaultData), errDiskFull))
 	case <-node.Done():
 		if node.State() == kvlocation.StateError {
 			return withCode(errorStateCode(node.Err()), fmt.Errorf("node %q of mesh %q ended: %w", c.RID, c.Mesh, node.Err()))
