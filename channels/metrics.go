@@ -34,9 +34,8 @@ type ServeSnapshot struct {
 	// Received counts the requests that arrived.
 	Received uint64
 	// RefusedFull and the rest count the refusals by reason: the queue was full; the request alone was too large for
-	// it; the channel was draining; the node
-	// was not serving; its lease had lapsed; the request was past its deadline; it had no deadline and the process
-	// had just been frozen; it named this node among its refusers.
+	// it; the channel was draining; the node was not serving; its lease had lapsed; the request was past its deadline;
+	// it had no deadline and the process had just been frozen; it named this node among its refusers.
 	RefusedFull, RefusedTooLarge, RefusedDraining, RefusedNotServing, RefusedLease, RefusedPast, RefusedThawing, RefusedNamed uint64
 	// Expired counts the accepted requests whose deadline passed before their turn, Lapsed those before whose turn
 	// the node's lease ended; they did not run.

@@ -47,7 +47,7 @@ func TestMessages(t *testing.T) {
 			t.Run(m.title, func(t *testing.T) {
 				t.Parallel()
 				if m.skip != "" {
-					t.Skip(m.skip)
+					cannotMount(t, m.skip)
 				}
 				r := run(t, bin, m.stdin, m.args...)
 				text := lastMessage(r.stderr)
