@@ -24,6 +24,7 @@ var rooms = []struct {
 	{path: "session", level: 60},
 	{path: "relocate", level: 50},
 	{path: "objects", level: 40},
+	{path: "fence", level: 35},
 	{path: "channels", level: 30},
 	{path: "kvlocation", level: 20},
 	{path: "outcome", level: 10},
