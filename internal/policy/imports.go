@@ -35,7 +35,8 @@ var rooms = []struct {
 	{path: "conformance", level: 95, beside: true}, // tests and what they run; nothing imports it
 	{path: "internal/accesslog", level: 0, beside: true},
 	{path: "internal/policy", level: 0, beside: true},
-	{path: "examples", level: 0, beside: true},
+	{path: "examples/data", level: 0, beside: true},
+	{path: "examples", level: top}, // whole programs; nothing imports them
 }
 
 // top is the level of commands and the conformance suite.
