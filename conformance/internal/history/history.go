@@ -21,7 +21,28 @@ const (
 	Direct  Way = "node direct"      // Peer.Request
 )
 
-// Ways are all ways, in the order of tables.
+// The ways to call an object. They run no handler but those of the object's own beginning and end; an ordinary message is
+// a Request or a Send.
+const (
+	Create      Way = "create"
+	GetOrCreate Way = "get or create"
+	Find        Way = "find"
+	Destroy     Way = "destroy" // an Actor's Destroy and a Spot's Close
+	Release     Way = "release"
+	Join        Way = "join"
+	Leave       Way = "leave"
+)
+
+// Lifecycle reports whether the way changes or looks up an object instead of sending it a message.
+func (w Way) Lifecycle() bool {
+	switch w {
+	case Create, GetOrCreate, Find, Destroy, Release, Join, Leave:
+		return true
+	}
+	return false
+}
+
+// Ways are all ways to call a channel, in the order of tables.
 func Ways() []Way { return []Way{Request, Send, Early, Direct} }
 
 // Op is one operation as its caller saw it.
@@ -30,6 +51,10 @@ type Op struct {
 	Way Way
 	// Target is the node that the caller named, or empty.
 	Target string
+	// Object is the object that was called, as in a journal, or empty for a channel.
+	Object string
+	// Sender is who issued the operation. A sender's operations may be issued at the same time.
+	Sender string
 	// Start, End and Deadline are the caller's.
 	Start, End, Deadline time.Time
 	// Ends counts how often the operation ended for its caller.
@@ -38,6 +63,11 @@ type Op struct {
 	Reply string
 	Err   error
 	Trace channels.Trace
+}
+
+// accepted reports whether the caller was told that its operation was accepted.
+func (o *Op) accepted() bool {
+	return o.Ends > 0 && (o.Err == nil || outcome.AcceptanceOf(o.Err) == outcome.Accepted)
 }
 
 // Took is how long the caller waited.
@@ -72,12 +102,21 @@ func NewRecorder(prefix string) *Recorder {
 
 // Begin notes that an operation starts, and returns its identity.
 func (r *Recorder) Begin(way Way, target string, deadline time.Time) string {
+	return r.begin(Op{Way: way, Target: target, Deadline: deadline})
+}
+
+// BeginAt notes that an operation at an object starts, and returns its identity.
+func (r *Recorder) BeginAt(way Way, object string, deadline time.Time) string {
+	return r.begin(Op{Way: way, Object: object, Deadline: deadline})
+}
+
+func (r *Recorder) begin(op Op) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.n++
-	id := fmt.Sprintf("%s-%d", r.prefix, r.n)
-	r.ops[id] = &Op{ID: id, Way: way, Target: target, Start: time.Now(), Deadline: deadline}
-	return id
+	op.ID, op.Sender, op.Start = fmt.Sprintf("%s-%d", r.prefix, r.n), r.prefix, time.Now()
+	r.ops[op.ID] = &op
+	return op.ID
 }
 
 // End notes how the operation ended.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"natsfabric/conformance/internal/journal"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
@@ -22,6 +23,15 @@ type Evidence struct {
 	// Before and After are counts around many repetitions, and Allowed how much each may have grown.
 	Before, After map[string]int
 	Allowed       map[string]int
+	// Events are what objects did, in the order in which their members noted it.
+	Events []journal.Event
+	// Writes are the writes of object records, in any order.
+	Writes []Write
+	// Lapsed is true when a member's lease ended while it lived: mail that it had accepted may have come to its end
+	// without a turn.
+	Lapsed bool
+
+	ran map[string][]string // by operation, where its turns began; made from Events when first asked for
 }
 
 // Runs returns how often and where an operation ran.
@@ -32,7 +42,20 @@ func (e *Evidence) Runs(id string) (n int, where []string) {
 			where = append(where, l.RID)
 		}
 	}
-	return n, where
+	at := e.turns()[id]
+	return n + len(at), append(where, at...)
+}
+
+func (e *Evidence) turns() map[string][]string {
+	if e.ran == nil {
+		e.ran = map[string][]string{}
+		for i := range e.Events {
+			if ev := &e.Events[i]; ev.What == journal.Turn && ev.Op != "" {
+				e.ran[ev.Op] = append(e.ran[ev.Op], ev.RID)
+			}
+		}
+	}
+	return e.ran
 }
 
 // AnyKilled reports whether a member died with what it had accepted.
@@ -49,11 +72,14 @@ type Validator struct {
 
 // The validators, by the invariants of the design that they judge.
 var (
+	OneOwner = Validator{"I1", "one owner works on an object at a time, the one that the store names, one turn after the other, " +
+		"on what one factory run made", oneOwner}
 	AtMostOnce = Validator{"I2", "one operation runs at most once, whatever happens to it", atMostOnce}
 	NoLoss     = Validator{"I3", "what a caller was told is true: sent = replied + refused + failed + unknown, " +
 		"and the ledgers agree", noLoss}
+	InOrder     = Validator{"I4", "what one sender saw accepted runs before what it sent later to the same object", inOrder}
 	OneTerminal = Validator{"I5", "every operation ends exactly once, by its deadline", oneTerminal}
-	Monotonic   = Validator{"I6", "lifecycles and lease generations of a node never go back", monotonic}
+	Monotonic   = Validator{"I6", "lifecycles, lease generations, object generations, owner generations and tokens never go back", monotonic}
 	Isolation   = Validator{"I9", "one slow or dead node does not slow the others down", isolation}
 	Bounded     = Validator{"I10", "goroutines, subscriptions, connections, consumers and records stay bounded", bounded}
 	// Identity is no invariant of its own but the rule FO-2.2.
@@ -66,7 +92,7 @@ var (
 
 // All returns every validator.
 func All() []Validator {
-	return []Validator{AtMostOnce, NoLoss, OneTerminal, Monotonic, Isolation, Bounded, Identity, Reselection, NoAdvice}
+	return []Validator{OneOwner, AtMostOnce, NoLoss, InOrder, OneTerminal, Monotonic, Isolation, Bounded, Identity, Reselection, NoAdvice}
 }
 
 // maxListed bounds how many breaches of one promise are listed.
@@ -89,17 +115,27 @@ func Judge(e *Evidence, vs ...Validator) []string {
 }
 
 func atMostOnce(e *Evidence) (broken []string) {
-	seen := map[string]bool{}
-	for _, l := range e.Ledgers {
-		for id := range l.Ran {
-			if n, where := e.Runs(id); n > 1 && !seen[id] {
-				seen[id] = true
-				broken = append(broken, fmt.Sprintf("operation %s ran %d times, at %v", id, n, where))
-			}
+	for id := range e.everRan() {
+		if n, where := e.Runs(id); n > 1 {
+			broken = append(broken, fmt.Sprintf("operation %s ran %d times, at %v", id, n, where))
 		}
 	}
 	slices.Sort(broken)
 	return broken
+}
+
+// everRan returns every operation that ran, and a member that ran it.
+func (e *Evidence) everRan() map[string]string {
+	all := map[string]string{}
+	for _, l := range e.Ledgers {
+		for id := range l.Ran {
+			all[id] = l.RID
+		}
+	}
+	for id, where := range e.turns() {
+		all[id] = where[0]
+	}
+	return all
 }
 
 func noLoss(e *Evidence) (broken []string) {
@@ -115,13 +151,12 @@ func noLoss(e *Evidence) (broken []string) {
 			broken = append(broken, fmt.Sprintf("operation %s (%s): its caller was told %s, but %s", op.ID, op.Way, op.told(), why))
 		}
 	}
-	for _, l := range e.Ledgers {
-		for id := range l.Ran {
-			if !known[id] {
-				broken = append(broken, fmt.Sprintf("%s ran %s, which nobody sent", l.RID, id))
-			}
+	for id, rid := range e.everRan() {
+		if !known[id] {
+			broken = append(broken, fmt.Sprintf("%s ran %s, which nobody sent", rid, id))
 		}
 	}
+	slices.Sort(broken)
 	return broken
 }
 
@@ -131,8 +166,10 @@ func (e *Evidence) untrue(op *Op) string {
 	switch {
 	case op.Ends == 0:
 		return "" // counted above
+	case op.Way.Lifecycle():
+		return e.untrueOfLife(op)
 	case op.Err == nil && op.Way == Send:
-		if n == 0 && !e.AnyKilled() {
+		if n == 0 && !e.AnyKilled() && !e.excused(op) {
 			return "it ran nowhere although no member died"
 		}
 	case op.Err == nil:
@@ -145,7 +182,7 @@ func (e *Evidence) untrue(op *Op) string {
 		}
 	case outcome.AcceptanceOf(op.Err) == outcome.Accepted:
 		// Either it ran, or the member itself says why it did not, or the member died with it.
-		if n == 0 && !remote(op.Err) && !e.AnyKilled() {
+		if n == 0 && !remote(op.Err) && !e.AnyKilled() && !e.excused(op) {
 			return "it ran nowhere, without a cause stated by a member"
 		}
 	}
@@ -198,7 +235,7 @@ func monotonic(e *Evidence) (broken []string) {
 		}
 		last[l.RID] = l
 	}
-	return broken
+	return append(broken, objectsMonotonic(e)...)
 }
 
 // The 99th percentile of what is undisturbed may grow by this factor, and is never judged below the floor: the tests'

@@ -1,0 +1,99 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+)
+
+// What is the kind of an event.
+type What string
+
+// The events. Each begin stands in the file before the first thing that the code does which it announces.
+const (
+	Factory     What = "factory"      // a factory runs; Run names the instance that it makes
+	FactoryEnd  What = "factory end"  // it returned, How says what
+	Activate    What = "activate"     // the activation callback runs
+	ActivateEnd What = "activate end" // it returned
+	Turn        What = "turn"         // a message or a due timer runs; Run names the turn
+	TurnEnd     What = "turn end"     // its handler returned
+	Closing     What = "closing"      // the last callback before the object ends
+	Joining     What = "joining"      // a Spot is asked to take a member, Detail names it
+	Left        What = "left"         // a Spot lost a member, Detail names it
+	Guard       What = "guard"        // a guarded write was tried with Token, How says what came of it
+)
+
+// Event is one line of a journal.
+type Event struct {
+	What What `json:"what"`
+	// Object is the object's kind and ID, "actor/alice".
+	Object string `json:"object"`
+	Class  string `json:"class,omitempty"`
+	Type   string `json:"type,omitempty"`
+	// Generation and OwnerGeneration are what the object itself says.
+	Generation      uint64 `json:"generation"`
+	OwnerGeneration uint64 `json:"owner_generation"`
+	// RID and Lifecycle are the process run.
+	RID       string `json:"rid"`
+	Lifecycle uint64 `json:"lifecycle"`
+	// Instance names what one run of the factory made.
+	Instance string `json:"instance"`
+	// Run names the turn; its begin and its end share it.
+	Run string `json:"run,omitempty"`
+	// Op is the operation that a turn carries out, as its caller named it. Empty for a timer.
+	Op string `json:"op,omitempty"`
+	// Token is the fencing token of the turn, or why there is none.
+	Token  string `json:"token,omitempty"`
+	Detail string `json:"detail,omitempty"`
+	// How says how a run ended.
+	How string `json:"how,omitempty"`
+}
+
+// Owner is the process run in words.
+func (e *Event) Owner() string { return fmt.Sprintf("%s (lifecycle %d)", e.RID, e.Lifecycle) }
+
+// Writer appends to a journal. It may be used from any goroutine, and by many processes at the same time.
+type Writer struct{ file *os.File }
+
+// Open opens the journal at path, and makes it.
+func Open(path string) (*Writer, error) {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &Writer{f}, nil
+}
+
+// Close closes the file.
+func (w *Writer) Close() error { return w.file.Close() }
+
+// Note appends one event with one write.
+func (w *Writer) Note(e Event) error {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	_, err = w.file.Write(append(b, '\n'))
+	return err
+}
+
+// Read reads the whole journal at path, in its order. No file is an empty journal.
+func Read(path string) ([]Event, error) {
+	text, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var events []Event
+	for line := range bytes.Lines(text[:bytes.LastIndexByte(text, '\n')+1]) {
+		var e Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, fmt.Errorf("%s: line %q: %w", path, line, err)
+		}
+		events = append(events, e)
+	}
+	return events, nil
+}

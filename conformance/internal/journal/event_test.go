@@ -1,0 +1,65 @@
+package journal
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Several writers of one file, as several processes are: every line is whole, and each writer's lines keep their order.
+func TestWritersShareAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	const writers, each = 8, 200
+	var wg sync.WaitGroup
+	for n := range writers {
+		w, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			defer w.Close()
+			for i := range each {
+				if err := w.Note(Event{What: Turn, Object: "actor/\n\"x\"", RID: fmt.Sprint(n), Generation: uint64(i)}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	events, err := Read(path)
+	if err != nil || len(events) != writers*each {
+		t.Fatalf("%d events, %v", len(events), err)
+	}
+	next := map[string]uint64{}
+	for _, e := range events {
+		if e.Generation != next[e.RID] || e.Object != "actor/\n\"x\"" {
+			t.Fatalf("event %+v, want number %d", e, next[e.RID])
+		}
+		next[e.RID]++
+	}
+}
+
+func TestReadJournal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	if events, err := Read(path); err != nil || len(events) != 0 {
+		t.Errorf("a journal that nobody began: %v, %v", events, err)
+	}
+	if err := os.WriteFile(path, []byte(`{"what":"turn","object":"a"}`+"\n"+`{"what":"tu`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if events, err := Read(path); err != nil || len(events) != 1 || events[0].What != Turn {
+		t.Errorf("a line that is being written: %v, %v", events, err)
+	}
+	if err := os.WriteFile(path, []byte("no event\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(path); err == nil {
+		t.Error("a broken line was read")
+	}
+}
