@@ -28,13 +28,17 @@ const childCommand = "child"
 
 // cli is the command line.
 type cli struct {
-	Scenario   []string      `help:"Scenarios to run: ${scenarios}. Default: all." placeholder:"NAME"`
+	Names      []string      `arg:"" optional:"" name:"scenario" help:"Scenarios to run: ${scenarios}. Default: all."`
+	Scenario   []string      `help:"Scenarios to run, beside those named as arguments." placeholder:"NAME"`
 	Payload    []int         `help:"Payloads in bytes." default:"16,1024" placeholder:"BYTES"`
 	Callers    []int         `help:"Numbers of operations under way at the same time." default:"1,64" placeholder:"N"`
-	Pairs      int           `help:"Pairs of slices per comparison; the order within a pair alternates. 15 or more make a proof." default:"${pairs}"`
-	Slice      time.Duration `help:"Length of one slice of one side." default:"${slice}"`
-	IdleWindow time.Duration `help:"Scenario idle: length of one window." default:"${idle_window}"`
-	IdleNodes  int           `help:"Scenario idle: nodes of the large mesh." default:"${idle_nodes}"`
+	Pairs      int           `help:"Pairs of slices per comparison; the order within a pair alternates. 15 or more make a proof. Default: ${pairs}." placeholder:"N"`
+	Slice      time.Duration `help:"Length of one slice of one side. Default: ${slice}." placeholder:"TIME"`
+	IdleWindow time.Duration `help:"Scenario idle: length of one window. Default: ${idle_window}." placeholder:"TIME"`
+	IdleNodes  int           `help:"Scenario idle: nodes of the large mesh. Default: ${idle_nodes}." placeholder:"N"`
+	Objects    int           `help:"Scenario idle: idle objects on one node. Default: ${objects}." placeholder:"N"`
+	Others     int           `help:"Scenario hot: objects beside the hot one. Default: ${others}." placeholder:"N"`
+	Quick      bool          `help:"Short slices, few pairs and objects: shows that everything works, compares nothing. What is given beside it holds."`
 	Dir        string        `help:"Folder for the servers' data, which is removed afterwards. Default: the system's temporary folder. Durability costs what its disk costs." type:"existingdir" placeholder:"DIR"`
 	Profile    string        `help:"Write a CPU profile of every process into this folder." type:"existingdir" placeholder:"DIR"`
 	JSON       bool          `help:"Print one JSON object {\"results\":[...]} to standard output, and the configurations to standard error."`
@@ -96,6 +100,7 @@ func parse(cli any, args []string, stdout, stderr io.Writer) error {
 		kong.Exit(func(code int) { panic(exited(code)) }), kong.ConfigureHelp(kong.HelpOptions{WrapUpperBound: 110}), kong.Vars{
 			"scenarios": names(), "pairs": fmt.Sprint(bench.DefaultPairs), "slice": bench.DefaultSlice.String(),
 			"idle_window": bench.DefaultIdleWindow.String(), "idle_nodes": fmt.Sprint(bench.DefaultIdleNodes),
+			"objects": fmt.Sprint(bench.DefaultObjects), "others": fmt.Sprint(bench.DefaultOthers),
 		})
 	if err != nil {
 		return err
@@ -114,8 +119,9 @@ func (c *cli) run(ctx context.Context, stdout, stderr io.Writer) error {
 		command = append(command, "--profile", c.Profile)
 	}
 	report, err := bench.Run(ctx, bench.Options{
-		Command: command, Scenarios: c.Scenario, Payloads: c.Payload, Callers: c.Callers, Pairs: c.Pairs, Slice: c.Slice,
-		IdleWindow: c.IdleWindow, IdleNodes: c.IdleNodes, Dir: c.Dir,
+		Command: command, Scenarios: append(c.Names, c.Scenario...), Payloads: c.Payload, Callers: c.Callers,
+		Pairs: c.Pairs, Slice: c.Slice, IdleWindow: c.IdleWindow, IdleNodes: c.IdleNodes, Objects: c.Objects,
+		Others: c.Others, Quick: c.Quick, Dir: c.Dir,
 		Progress: func(what string) { fmt.Fprintln(stderr, what) },
 	})
 	if len(report.Results) == 0 {

@@ -26,6 +26,8 @@ var wanted = map[string][]string{
 	"store":            {"allocs", "p50", "p99", "throughput"},
 	"store-kv":         {"allocs", "p50", "p99", "throughput"},
 	"mesh":             {"allocs", "p50", "p99", "throughput"},
+	"mesh-floor":       {"allocs", "p50", "p99", "throughput"},
+	"mesh-transport":   {"allocs", "p50", "p99", "throughput"},
 	"idle":             {"msgs_in", "msgs_out"},
 }
 
@@ -105,6 +107,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"--pairs=-1"}, exitUsage, "Pairs -1 is not allowed: it must be 1 to 1000"},
 		{[]string{"--slice=1us"}, exitUsage, "Slice 1µs is not allowed"},
 		{[]string{"--scenario=speed"}, exitUsage, `Scenarios: "speed" is not known`},
+		{[]string{"speed"}, exitUsage, `Scenarios: "speed" is not known`},
+		{[]string{"idle", "--objects=1"}, exitUsage, "Objects 1 is not allowed"},
 		{[]string{"--payload=-16"}, exitUsage, "Payloads -16 is not allowed"},
 		{[]string{"child", "nobody"}, exitFailed, `role "nobody" is not known`},
 	} {

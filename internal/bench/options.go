@@ -13,6 +13,17 @@ const (
 	DefaultSlice      = 400 * time.Millisecond
 	DefaultIdleWindow = 6 * time.Second
 	DefaultIdleNodes  = 100
+	DefaultObjects    = 1_000_000
+	DefaultOthers     = 1_000
+)
+
+// What a quick run takes instead.
+const (
+	quickPairs      = 3
+	quickSlice      = 100 * time.Millisecond
+	quickIdleWindow = time.Second
+	quickIdleNodes  = 10
+	quickObjects    = 10_000
 )
 
 // Options says what Run measures. Every field but Command has a default.
@@ -35,6 +46,14 @@ type Options struct {
 	IdleWindow time.Duration
 	// IdleNodes is the size of the large mesh of the scenario idle, 4 to 500. Default 100.
 	IdleNodes int
+	// Objects is the number of idle objects that the scenario idle makes on one node, 10 to 10,000,000. Default
+	// 1,000,000.
+	Objects int
+	// Others is the number of objects beside the hot one of the scenario hot, 1 to 100,000. Default 1,000.
+	Others int
+	// Quick takes values that end within minutes for Pairs, Slice, IdleWindow, IdleNodes and Objects, where they are
+	// not given: to see that everything works, not to compare.
+	Quick bool
 	// Dir is where servers keep their data; it is created and removed. Default: a temporary folder.
 	Dir string
 	// Progress, if set, is told what begins.
@@ -60,10 +79,19 @@ func (o Options) withDefaults() (Options, error) {
 	if len(o.Callers) == 0 {
 		o.Callers = []int{1, 64}
 	}
+	if o.Quick {
+		or(&o.Pairs, quickPairs)
+		or(&o.Slice, quickSlice)
+		or(&o.IdleWindow, quickIdleWindow)
+		or(&o.IdleNodes, quickIdleNodes)
+		or(&o.Objects, quickObjects)
+	}
 	or(&o.Pairs, DefaultPairs)
 	or(&o.Slice, DefaultSlice)
 	or(&o.IdleWindow, DefaultIdleWindow)
 	or(&o.IdleNodes, DefaultIdleNodes)
+	or(&o.Objects, DefaultObjects)
+	or(&o.Others, DefaultOthers)
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
@@ -87,7 +115,9 @@ func (o Options) withDefaults() (Options, error) {
 		inRange("Pairs", o.Pairs, 1, 1000),
 		inRange("Slice", o.Slice, 10*time.Millisecond, time.Minute),
 		inRange("IdleWindow", o.IdleWindow, 10*time.Millisecond, 10*time.Minute),
-		inRange("IdleNodes", o.IdleNodes, smallMesh+1, 500))...)
+		inRange("IdleNodes", o.IdleNodes, smallMesh+1, 500),
+		inRange("Objects", o.Objects, 10, 10_000_000),
+		inRange("Others", o.Others, 1, 100_000))...)
 	if err != nil {
 		return o, &OptionError{err}
 	}

@@ -18,7 +18,8 @@ type Result struct {
 	Callers int    `json:"callers"`
 	Metric  Metric `json:"metric"`
 	Unit    string `json:"unit"`
-	// Fabric and Raw are the medians of the two sides.
+	// Fabric and Raw are the medians of the two sides; of the metric max the largest. Raw is null where there is
+	// nothing to compare with.
 	Fabric Number `json:"fabric"`
 	Raw    Number `json:"raw"`
 	// Ratio is the median of the pairs' fabric/raw; null when no pair could be divided.
@@ -28,21 +29,28 @@ type Result struct {
 
 	// Range is the whole spread behind Spread.
 	Range Spread `json:"-"`
+	// Sync is the server's sync setting, which says when an acknowledged write is on disk.
+	Sync string `json:"-"`
 }
 
-// compare turns the samples of two sides, one of each per round, into results.
+// compare turns the samples of two sides, one of each per round, into results. Without samples of a raw side the
+// fabric's stand alone.
 func compare(scenario string, payload, callers int, fabric, raw []Sample) []Result {
 	var out []Result
 	for _, m := range metrics {
 		a, b := column(fabric, m.name), column(raw, m.name)
-		if len(a) == 0 || len(a) != len(b) {
+		if len(a) == 0 || len(raw) > 0 && len(a) != len(b) {
 			continue
+		}
+		middle := Median
+		if m.name == Longest {
+			middle = func(v []float64) float64 { return Quantile(v, 1) }
 		}
 		ratios := Ratios(a, b)
 		spread := SpreadOf(ratios)
 		out = append(out, Result{
 			Scenario: scenario, Payload: payload, Callers: callers, Metric: m.name, Unit: m.unit,
-			Fabric: Number(Median(a)), Raw: Number(Median(b)),
+			Fabric: Number(middle(a)), Raw: Number(middle(b)),
 			Ratio: Number(Median(ratios)), Spread: Number(spread.IQR()), Range: spread,
 		})
 	}
@@ -94,11 +102,11 @@ func (r Report) WriteSetups(w io.Writer) error {
 // WriteTable writes the results for people.
 func (r Report) WriteTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "scenario\tbytes\tcallers\tmetric\tfabric\traw\tunit\tratio\tquartiles\tmin..max")
+	fmt.Fprintln(t, "scenario\tbytes\tcallers\tmetric\tfabric\traw\tunit\tratio\tquartiles\tmin..max\tsync")
 	for _, x := range r.Results {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s..%s\t%s..%s\n", x.Scenario, x.Payload, x.Callers, x.Metric,
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s..%s\t%s..%s\t%s\n", x.Scenario, x.Payload, x.Callers, x.Metric,
 			digits(float64(x.Fabric)), digits(float64(x.Raw)), x.Unit, ratio(float64(x.Ratio)),
-			ratio(x.Range.Q1), ratio(x.Range.Q3), ratio(x.Range.Min), ratio(x.Range.Max))
+			ratio(x.Range.Q1), ratio(x.Range.Q3), ratio(x.Range.Min), ratio(x.Range.Max), x.Sync)
 	}
 	return t.Flush()
 }

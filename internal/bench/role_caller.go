@@ -154,13 +154,7 @@ func (r *callerRole) work(ctx context.Context, k sliceKey) (work, error) {
 	case k.Do == doRequest && k.Side == fabricSide:
 		return requestWork(r.node.Channel(echoChannel), data), nil
 	case k.Do == doRequest && k.Side == rawSide:
-		return work{op: func(int) error {
-			m, err := r.raw.Request(rawEcho, data, rawTimeout)
-			if err != nil {
-				return err
-			}
-			return sameSize(m.Data, data)
-		}}, nil
+		return rawRequestWork(r.raw, data), nil
 	case k.Do == doSend && k.Side == fabricSide:
 		ch := r.node.Channel(noteChannel)
 		return work{op: func(int) error { return ch.Send(bg, data) }}, nil
@@ -184,7 +178,19 @@ func (r *callerRole) work(ctx context.Context, k sliceKey) (work, error) {
 		r.stores[k] = w
 		return w, err
 	}
-	return work{}, fmt.Errorf("%s does not %q", k.Side, k.Do)
+	return work{}, unknownWork(k)
+}
+
+func unknownWork(k sliceKey) error { return fmt.Errorf("%s does not %q", k.Side, k.Do) }
+
+func rawRequestWork(nc *nats.Conn, data []byte) work {
+	return work{op: func(int) error {
+		m, err := nc.Request(rawEcho, data, rawTimeout)
+		if err != nil {
+			return err
+		}
+		return sameSize(m.Data, data)
+	}}
 }
 
 func requestWork(ch *channels.Channel, data []byte) work {

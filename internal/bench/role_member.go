@@ -79,8 +79,7 @@ func (r *memberRole) start(ctx context.Context, a memberStart) (err error) {
 		return err
 	}
 	rid := []byte(a.RID)
-	_, err = r.raw.QueueSubscribe(rawEcho, rawGroup, func(m *nats.Msg) { _ = m.Respond(m.Data) })
-	if err != nil {
+	if err := serveRawEcho(r.raw); err != nil {
 		return err
 	}
 	if _, err = r.raw.QueueSubscribe(rawNote, rawGroup, func(m *nats.Msg) { _ = m.Respond(rid) }); err != nil {
@@ -112,6 +111,12 @@ func (r *memberRole) serveCounts() (err error) {
 }
 
 func (r *memberRole) close(ctx context.Context) error { return closeAll(ctx, r.node, r.raw, r.ctl) }
+
+// serveRawEcho answers as a plain NATS program does.
+func serveRawEcho(nc *nats.Conn) error {
+	_, err := nc.QueueSubscribe(rawEcho, rawGroup, func(m *nats.Msg) { _ = m.Respond(m.Data) })
+	return errors.Join(err, nc.Flush())
+}
 
 func echo(_ context.Context, req *channels.Request) (channels.Reply, error) {
 	return channels.Reply{Data: req.Data()}, nil

@@ -14,14 +14,22 @@ import (
 )
 
 // peerRole is one process of a mesh without other servers: it runs a server of a cluster inside, with a node on it in
-// memory. Beside it stands a second node of the same process, on one external server.
+// memory. Beside it stands a second node of the same process, on one external server. Both have a raw connection
+// beside them.
 type peerRole struct {
-	start    peerStart
-	srv      *embedded.Server
-	inside   *fabric.Node
-	outside  *fabric.Node
-	recorder recorder
+	start                 peerStart
+	srv                   *embedded.Server
+	inside, outside       *fabric.Node
+	rawInside, rawOutside *nats.Conn
+	recorder              recorder
 }
+
+// Sides of the scenarios between peers, beside fabricSide and rawSide: the fabric through the external server, and raw
+// requests between the servers inside, which is what the transport itself costs.
+const (
+	externalSide = "external"
+	floorSide    = "floor"
+)
 
 type peerStart struct {
 	Dir     string   `json:"dir"`
@@ -47,7 +55,7 @@ func (r *peerRole) do(ctx context.Context, op string, raw json.RawMessage) (any,
 	case "init":
 		return nil, r.init(ctx)
 	case "serve":
-		return nil, r.open(ctx, channels.Spec{Name: echoChannel, Handler: echo})
+		return nil, r.serve(ctx)
 	case "call":
 		if err := r.open(ctx); err != nil {
 			return nil, err
@@ -58,11 +66,11 @@ func (r *peerRole) do(ctx context.Context, op string, raw json.RawMessage) (any,
 		if err != nil {
 			return nil, err
 		}
-		node := r.inside
-		if a.Side == rawSide {
-			node = r.outside
+		w, err := r.work(ctx, a.sliceKey)
+		if err != nil {
+			return nil, err
 		}
-		return r.recorder.measure(ctx, a.Callers, a.For, requestWork(node.Channel(echoChannel), make([]byte, a.Payload)))
+		return r.recorder.measure(ctx, a.Callers, a.For, w)
 	case "leave": // while both servers still make a quorum
 		return nil, r.leave(ctx)
 	}
@@ -83,6 +91,30 @@ func (r *peerRole) init(ctx context.Context) error {
 	return err
 }
 
+// serve makes the process the member: it answers on every side.
+func (r *peerRole) serve(ctx context.Context) error {
+	if err := r.open(ctx, channels.Spec{Name: echoChannel, Handler: echo}); err != nil {
+		return err
+	}
+	return errors.Join(serveRawEcho(r.rawInside), serveRawEcho(r.rawOutside))
+}
+
+// work returns what the callers of a slice do.
+func (r *peerRole) work(_ context.Context, k sliceKey) (work, error) {
+	data := make([]byte, k.Payload)
+	switch k.Side {
+	case fabricSide:
+		return requestWork(r.inside.Channel(echoChannel), data), nil
+	case externalSide:
+		return requestWork(r.outside.Channel(echoChannel), data), nil
+	case floorSide:
+		return rawRequestWork(r.rawInside, data), nil
+	case rawSide:
+		return rawRequestWork(r.rawOutside, data), nil
+	}
+	return work{}, unknownWork(k)
+}
+
 func (r *peerRole) open(ctx context.Context, specs ...channels.Spec) (err error) {
 	if err := r.srv.WaitJetStream(ctx); err != nil {
 		return err
@@ -97,6 +129,13 @@ func (r *peerRole) open(ctx context.Context, specs ...channels.Spec) (err error)
 	r.outside, err = fabric.Start(ctx, fabric.Config{
 		Mesh: r.start.Mesh, RID: r.start.Name, Channels: specs, Connect: fabric.Connect{URL: r.start.OuterAt},
 	})
+	if err != nil {
+		return err
+	}
+	if r.rawInside, err = likeFabric(r.inside.Conn(), "raw "+r.start.Name); err != nil {
+		return err
+	}
+	r.rawOutside, err = likeFabric(r.outside.Conn(), "raw "+r.start.Name)
 	return err
 }
 
@@ -109,5 +148,5 @@ func (r *peerRole) close(ctx context.Context) error {
 }
 
 func (r *peerRole) leave(ctx context.Context) error {
-	return errors.Join(closeAll(ctx, r.outside), closeAll(ctx, r.inside))
+	return errors.Join(closeAll(ctx, r.outside, r.rawOutside), closeAll(ctx, r.inside, r.rawInside))
 }

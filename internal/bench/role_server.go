@@ -19,11 +19,13 @@ type serverRole struct{ srv *embedded.Server }
 type serverStart struct {
 	Dir    string   `json:"dir"`
 	Meshes []string `json:"meshes"`
+	NoSync bool     `json:"no_sync"` // leave it to the system when writes reach the disk
 }
 
 type serverStarted struct {
 	URL     string `json:"url"`
 	Version string `json:"version"`
+	Sync    string `json:"sync"` // the server's sync_interval
 }
 
 // traffic is what a server counted on one connection, in messages.
@@ -47,7 +49,7 @@ func (r *serverRole) do(ctx context.Context, op string, raw json.RawMessage) (an
 }
 
 func (r *serverRole) start(ctx context.Context, a serverStart) (started serverStarted, err error) {
-	if r.srv, err = startServer(ctx, embedded.Config{StoreDir: a.Dir}); err != nil {
+	if r.srv, err = startServer(ctx, embedded.Config{StoreDir: a.Dir, UnsafeNoSync: a.NoSync}); err != nil {
 		return started, err
 	}
 	nc, err := nats.Connect(r.srv.URL())
@@ -60,8 +62,18 @@ func (r *serverRole) start(ctx context.Context, a serverStart) (started serverSt
 			return started, err
 		}
 	}
-	return serverStarted{URL: r.srv.URL(), Version: nc.ConnectedServerVersion()}, nil
+	started = serverStarted{URL: r.srv.URL(), Version: nc.ConnectedServerVersion(), Sync: syncAlways}
+	if a.NoSync {
+		started.Sync = syncSystem
+	}
+	return started, nil
 }
+
+// What a server's sync_interval can be.
+const (
+	syncAlways = "always"
+	syncSystem = "2m" // the server's own default
+)
 
 // startServer starts a server on loopback with the product's defaults; its warnings go to standard error.
 func startServer(ctx context.Context, cfg embedded.Config) (*embedded.Server, error) {

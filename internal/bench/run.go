@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -19,6 +20,7 @@ type run struct {
 	dir       string
 	processes []*process
 	report    *Report
+	sync      string // of the server that the scenario's figures depend on
 }
 
 // Run runs the scenarios one after the other and returns what they measured. ctx ends it early, with an error and what
@@ -80,10 +82,24 @@ func (r *run) wait(ctx context.Context, p *process, op string, arguments any) er
 	return p.call(ctx, op, arguments, nil)
 }
 
-// server starts the external server.
+// server starts the external server with the product's defaults.
 func (r *run) server(ctx context.Context, meshes ...string) (p *process, s serverStarted, err error) {
-	p, err = r.start(ctx, "server", serverStart{Dir: filepath.Join(r.dir, "server"), Meshes: meshes}, &s)
+	return r.serverWith(ctx, serverStart{Meshes: meshes})
+}
+
+func (r *run) serverWith(ctx context.Context, start serverStart) (p *process, s serverStarted, err error) {
+	start.Dir = filepath.Join(r.dir, "server")
+	p, err = r.start(ctx, "server", start, &s)
+	r.sync = s.Sync
 	return p, s, err
+}
+
+// add puts a comparison into the report.
+func (r *run) add(name string, payload, callers int, fabric, raw []Sample) {
+	for _, x := range compare(name, payload, callers, fabric, raw) {
+		x.Sync = r.sync
+		r.report.Results = append(r.report.Results, x)
+	}
 }
 
 // side is one side of a comparison: a slice measures it once.
@@ -110,31 +126,64 @@ func rounds(ctx context.Context, n int, sides []side) (map[string][]Sample, erro
 	return out, nil
 }
 
-// against is one comparison that a scenario's samples allow: the fabric's side against another one.
+// against is one comparison that a scenario's samples allow: one side against another.
 type against struct {
 	name string // of the result
-	side string
+	raw  string // side in the column raw
+	side string // side in the column fabric; default the fabric's
 }
 
 // slices measures one operation for every payload and number of callers, and adds the comparisons to the report.
 func (r *run) slices(ctx context.Context, p *process, op string, comparisons ...against) error {
-	for _, payload := range r.Payloads {
-		for _, callers := range r.Callers {
-			r.Progress(fmt.Sprintf("%s: %s, %d bytes, %d callers", r.name, comparisons[0].name, payload, callers))
-			sides := []side{r.side(p, sliceKey{op, fabricSide, payload, callers})}
-			for _, c := range comparisons {
-				sides = append(sides, r.side(p, sliceKey{op, c.side, payload, callers}))
+	return r.slicesOf(ctx, p, op, r.Payloads, r.Callers, comparisons...)
+}
+
+// slicesOf is slices for given payloads and numbers of callers.
+func (r *run) slicesOf(ctx context.Context, p *process, op string, payloads, callers []int, comparisons ...against) error {
+	for _, payload := range payloads {
+		for _, n := range callers {
+			var sides []side
+			for _, name := range sidesOf(comparisons) {
+				sides = append(sides, r.side(p, sliceKey{op, name, payload, n}))
 			}
-			samples, err := rounds(ctx, r.Pairs, sides)
-			if err != nil {
+			if err := r.compare(ctx, payload, n, sides, comparisons...); err != nil {
 				return err
-			}
-			for _, c := range comparisons {
-				r.report.Results = append(r.report.Results, compare(c.name, payload, callers, samples[fabricSide], samples[c.side])...)
 			}
 		}
 	}
 	return nil
+}
+
+// compare measures sides in turns and adds the comparisons to the report.
+func (r *run) compare(ctx context.Context, payload, callers int, sides []side, comparisons ...against) error {
+	r.Progress(fmt.Sprintf("%s: %s, %d bytes, %d callers", r.name, comparisons[0].name, payload, callers))
+	samples, err := rounds(ctx, r.Pairs, sides)
+	if err != nil {
+		return err
+	}
+	for _, c := range comparisons {
+		r.add(c.name, payload, callers, samples[c.fabric()], samples[c.raw])
+	}
+	return nil
+}
+
+func (c against) fabric() string {
+	if c.side == "" {
+		return fabricSide
+	}
+	return c.side
+}
+
+// sidesOf lists the sides that take part, each once.
+func sidesOf(comparisons []against) (names []string) {
+	for _, c := range comparisons {
+		for _, name := range []string{c.fabric(), c.raw} {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 func (r *run) side(p *process, k sliceKey) side {
@@ -147,9 +196,10 @@ func (r *run) side(p *process, k sliceKey) side {
 
 // setup adds both configurations to the report.
 func (r *run) setup(name string, s serverStarted, common, fabric, raw string) {
-	common = fmt.Sprintf("nats-server %s embedded in a process of its own, sync_interval always, one server on loopback; %s; "+
-		"%d pairs of slices of %v, medians; %s, GOMAXPROCS %d", s.Version, common, r.Pairs, r.Slice, runtime.Version(), runtime.GOMAXPROCS(0))
-	r.report.Setups = append(r.report.Setups, Setup{Scenario: name, Common: common, Fabric: fabric, Raw: raw})
+	r.report.Setups = append(r.report.Setups, Setup{Scenario: name, Fabric: fabric, Raw: raw, Common: fmt.Sprintf(
+		"nats-server %s embedded in a process of its own, sync_interval %s, one server on loopback; %s; "+
+			"%d pairs of slices of %v, medians; %s, GOMAXPROCS %d",
+		s.Version, s.Sync, common, r.Pairs, r.Slice, runtime.Version(), runtime.GOMAXPROCS(0))})
 }
 
 // freePorts returns n ports of loopback that nobody used a moment ago.

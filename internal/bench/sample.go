@@ -18,11 +18,15 @@ const (
 	Throughput Metric = "throughput" // operations that ended, per second
 	P50        Metric = "p50"        // of one operation, at the caller
 	P99        Metric = "p99"
+	Longest    Metric = "max"       // the longest operation of the slice; reports show the longest of all slices
+	Fairness   Metric = "fairness"  // what the slowest caller got through, as a share of the callers' mean
 	Allocs     Metric = "allocs"    // allocations in the caller's process
 	Delivered  Metric = "delivered" // messages that the member's handler got, per second until the last of them
 	MsgsIn     Metric = "msgs_in"   // messages that the server got from the node
 	MsgsOut    Metric = "msgs_out"  // messages that the server sent to the node
 	CPU        Metric = "cpu"       // processor time of the node's process
+	Heap       Metric = "heap"      // live heap of the node's process, per object
+	RSS        Metric = "rss"       // resident memory of the node's process, per object
 )
 
 // metrics are all metrics with their units, in the order of reports.
@@ -30,8 +34,8 @@ var metrics = []struct {
 	name Metric
 	unit string
 }{
-	{Throughput, "op/s"}, {Delivered, "op/s"}, {P50, "us"}, {P99, "us"}, {Allocs, "allocs/op"},
-	{MsgsIn, "msg/s"}, {MsgsOut, "msg/s"}, {CPU, "ms/s"},
+	{Throughput, "op/s"}, {Delivered, "op/s"}, {P50, "us"}, {P99, "us"}, {Longest, "us"}, {Fairness, "min/mean"},
+	{Allocs, "allocs/op"}, {MsgsIn, "msg/s"}, {MsgsOut, "msg/s"}, {CPU, "ms/s"}, {Heap, "B/object"}, {RSS, "B/object"},
 }
 
 // Sample is what one slice of one side measured.
@@ -43,6 +47,11 @@ type work struct {
 	before func(ctx context.Context) error
 	// op is one operation of one caller; each caller has one under way at a time.
 	op func(caller int) error
+	// every is the time between two operations of one caller; 0: each begins when the last one has ended. What an
+	// operation that took longer delays counts as the next one's latency.
+	every time.Duration
+	// pairs: each caller has a counterpart of its own, and what the slowest pair got is measured, too.
+	pairs bool
 	// flush ends what op only began. The slice ends with it, and single operations are not timed.
 	flush func(ctx context.Context) error
 	// settle runs after the slice and returns when what was sent has come to rest: how many messages arrived since
@@ -83,14 +92,8 @@ func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w 
 				ops[c], errs[c] = repeat(c, end, w.op)
 				return
 			}
-			for t := start; t.Before(end); {
-				if errs[c] = w.op(c); errs[c] != nil {
-					return
-				}
-				now := time.Now()
-				lat[c] = append(lat[c], now.Sub(t))
-				t = now
-			}
+			// Callers with a pace begin one after the other, not all at once.
+			lat[c], errs[c] = timed(c, start.Add(w.every*time.Duration(c)/time.Duration(callers)), end, w, lat[c])
 			ops[c] = int64(len(lat[c]))
 		})
 	}
@@ -106,7 +109,7 @@ func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w 
 	var done int64
 	for c := range callers {
 		if errs[c] != nil {
-			return nil, fmt.Errorf("operation %d of caller %d failed: %w", len(lat[c])+int(ops[c]), c, errs[c])
+			return nil, fmt.Errorf("operation %d of caller %d failed: %w", ops[c]+1, c, errs[c])
 		}
 		done += ops[c]
 	}
@@ -118,6 +121,12 @@ func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w 
 		all := slices.Concat(lat...)
 		slices.Sort(all)
 		s[P50], s[P99] = micros(percentile(all, 0.50)), micros(percentile(all, 0.99))
+		if w.pairs || w.every > 0 {
+			s[Longest] = micros(percentile(all, 1))
+		}
+	}
+	if w.pairs {
+		s[Fairness] = float64(slices.Min(ops)) * float64(callers) / float64(max(done, 1))
 	}
 	if w.settle != nil {
 		arrived, last, err := w.settle(ctx, done)
@@ -127,6 +136,31 @@ func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w 
 		s[Delivered] = float64(arrived) / max(last.Sub(start), time.Microsecond).Seconds()
 	}
 	return s, nil
+}
+
+// timed runs one caller's operations until end and appends their latencies to lat, which on an error has those that
+// ended before. first is when the caller begins.
+func timed(caller int, first, end time.Time, w work, lat []time.Duration) ([]time.Duration, error) {
+	t, due := first, first
+	for {
+		if w.every > 0 {
+			t = due // when the last operation took longer
+			if wait := time.Until(due); wait > 0 {
+				time.Sleep(wait)
+				t = time.Now() // the timer's delay is not the operation's
+			}
+			due = due.Add(w.every)
+		}
+		if !t.Before(end) {
+			return lat, nil
+		}
+		if err := w.op(caller); err != nil {
+			return lat, err
+		}
+		now := time.Now()
+		lat = append(lat, now.Sub(t))
+		t = now
+	}
 }
 
 // repeat calls op until end without timing each call.

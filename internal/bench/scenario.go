@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 )
 
 // scenario is one entry of the list of scenarios.
@@ -27,7 +26,9 @@ var scenarios = []scenario{
 	{ScenarioInfo{"store", "a record's compare-and-set through the Location Store against a published compare-and-set by hand (result store) " +
 		"and against jetstream.KeyValue.Update (result store-kv); values of the same size in buckets of the same make."}, runStore},
 	{ScenarioInfo{"mesh", "Channel.Request between two processes whose embedded servers form a cluster (one network hop) " +
-		"against the same request through one external server (two hops)."}, runMesh},
+		"against the same request through one external server (two hops); the same against nats.Conn.Request between the same two servers " +
+		"(result mesh-floor: what the fabric adds to the transport); and nats.Conn.Request between the two servers against one through the " +
+		"external server (result mesh-transport: what the transport itself gains)."}, runMesh},
 	{ScenarioInfo{"idle", "what one idle node costs per second in a large mesh (column fabric) against a mesh of three nodes (column raw): " +
 		"messages at the server, processor time."}, runIdle},
 }
@@ -76,7 +77,7 @@ func runChannel(ctx context.Context, r *run) error {
 	r.setup("channel", s, fmt.Sprintf("%d member processes, one caller process, one connection per side: %s", members, c.Connection),
 		"fabric.Node, Channel.Request; channels.Spec with its defaults, weight 1; default leases",
 		"nats.Conn.Request; one queue subscription per member, answered in its callback; the fabric's connection options")
-	return r.slices(ctx, p, doRequest, against{"channel", rawSide})
+	return r.slices(ctx, p, doRequest, against{name: "channel", raw: rawSide})
 }
 
 func runSend(ctx context.Context, r *run) error {
@@ -91,10 +92,10 @@ func runSend(ctx context.Context, r *run) error {
 	r.setup("send-unconfirmed", s, "one member process, "+common+"; throughput counts what the server has read, delivered what the member's handler got",
 		"fabric.Node, Channel.SendUnconfirmed; channels.Spec with a queue as large as the raw subscription's, so that both sides deliver all they can",
 		"nats.Conn.Publish; one queue subscription with the client library's default limits (500,000 messages, 64 MiB)")
-	if err := r.slices(ctx, p, doSend, against{"send", rawSide}); err != nil {
+	if err := r.slices(ctx, p, doSend, against{name: "send", raw: rawSide}); err != nil {
 		return err
 	}
-	return r.slices(ctx, p, doPublish, against{"send-unconfirmed", rawSide})
+	return r.slices(ctx, p, doPublish, against{name: "send-unconfirmed", raw: rawSide})
 }
 
 func runStore(ctx context.Context, r *run) error {
@@ -107,47 +108,5 @@ func runStore(ctx context.Context, r *run) error {
 	fabric := "kvlocation.Store.Adopt of a Ready record: transition, JSON, one compare-and-set"
 	r.setup("store", s, common, fabric, "nats.Conn.RequestMsg with the expected revision and a fresh message ID, fixed value")
 	r.setup("store-kv", s, common, fabric, "jetstream.KeyValue.Update, fixed value")
-	return r.slices(ctx, p, doUpdate, against{"store", rawSide}, against{"store-kv", kvSide})
-}
-
-func runMesh(ctx context.Context, r *run) error {
-	_, s, err := r.server(ctx, benchMesh)
-	if err != nil {
-		return err
-	}
-	ports, err := freePorts(2)
-	if err != nil {
-		return err
-	}
-	peers := make([]*process, 2)
-	for i, name := range []string{"member", "caller"} {
-		peers[i], err = r.start(ctx, "peer", peerStart{
-			Dir: filepath.Join(r.dir, name), Name: name, Port: ports[i], Routes: []string{routeTo(ports[1-i])},
-			Mesh: benchMesh, OuterAt: s.URL,
-		}, nil)
-		if err != nil {
-			return err
-		}
-	}
-	member, caller := peers[0], peers[1]
-	for _, step := range []struct {
-		p  *process
-		op string
-	}{{member, "init"}, {member, "serve"}, {caller, "call"}} {
-		if err := r.wait(ctx, step.p, step.op, nil); err != nil {
-			return err
-		}
-	}
-	r.setup("mesh", s, "one member process, one caller process, Channel.Request of a fabric.Node, default leases",
-		"both processes embed a server with the product's defaults, which form a cluster; each node is on its own server, in memory; allocations are those of caller and server together",
-		"the same processes' second nodes, on the external server over loopback TCP")
-	if err := r.slices(ctx, caller, doRequest, against{"mesh", rawSide}); err != nil {
-		return err
-	}
-	for _, p := range []*process{caller, member} {
-		if err := r.wait(ctx, p, "leave", nil); err != nil {
-			return err
-		}
-	}
-	return nil
+	return r.slices(ctx, p, doUpdate, against{name: "store", raw: rawSide}, against{name: "store-kv", raw: kvSide})
 }

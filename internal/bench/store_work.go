@@ -77,7 +77,9 @@ func (r *callerRole) recordWork(ctx context.Context, k sliceKey) (work, error) {
 	}
 	for c := range entries {
 		owners[c] = owner
-		ch, err := store.Create(ctx, objectKey(k, c), "bench", owner, with, nil)
+		ch, err := store.Create(ctx, kvlocation.NewObject{
+			Key: objectKey(k, c), Class: kvlocation.ClassActor, Type: "bench", Owner: owner, With: with,
+		})
 		if err != nil {
 			return work{}, err
 		}
