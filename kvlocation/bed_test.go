@@ -221,9 +221,14 @@ func briefly(t *testing.T) context.Context {
 	return ctx
 }
 
+// room is an object to create.
+func room(key ObjectKey, owner Owner, activation json.RawMessage) NewObject {
+	return NewObject{Key: key, Class: ClassActor, Type: "room", Owner: owner, Activation: activation}
+}
+
 func (p party) create(t *testing.T, key ObjectKey) Change {
 	t.Helper()
-	ch, err := p.Create(testContext(t), key, "room", n1, nil, json.RawMessage(`{"input":1}`))
+	ch, err := p.Create(testContext(t), room(key, n1, json.RawMessage(`{"input":1}`)))
 	return mustChange(t, ch, err)
 }
 

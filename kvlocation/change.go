@@ -25,8 +25,24 @@ type Change struct {
 	Repeated bool
 }
 
-// Create secures the Creating record of a missing object for owner: only who gets a nil error may run the factory.
-// with and activation are JSON values or nil, carried as they are.
+// NewObject is an object to create.
+type NewObject struct {
+	Key ObjectKey
+	// Class and Type say what the object is. Entry Spots have no record.
+	Class Class
+	Type  string
+	// Owner is the creator: a process run with its present lease generation.
+	Owner Owner
+	// With and Activation are JSON values or nil, carried as they are.
+	With       json.RawMessage
+	Activation json.RawMessage
+	// AssumeMissing begins without a read, as if the key held nothing: right for an object that was just looked up
+	// and not found. When it is wrong, the creation costs one write and one read more, and ends the same.
+	AssumeMissing bool
+}
+
+// Create secures the Creating record of a missing object for its owner: only who gets a nil error may run the factory.
+// A name that exists with another class or type is a TypeMismatch.
 //
 // Errors, here and in the other operations on records, are *outcome.Error:
 //   - NotAccepted: definitely not applied. AlreadyExists, TypeMismatch, NotFound and InvalidOperation are said from
@@ -34,12 +50,18 @@ type Change struct {
 //     MaxRecord; Unavailable means that nothing was sent, or nothing that could have been applied.
 //   - Unavailable with Unknown: sent, and whether it was applied is not known. Nothing that the write would allow
 //     may begin (FO-7e). The cause is a *Pending, with which Resolve or GiveUp go on.
-func (s *Store) Create(ctx context.Context, key ObjectKey, typ string, owner Owner, with, activation json.RawMessage) (Change, error) {
-	return s.change(ctx, Entry{Key: key}, Action{Verb: VerbCreate, Type: typ, Owner: owner, With: with, Activation: activation})
+func (s *Store) Create(ctx context.Context, o NewObject) (Change, error) {
+	at := Entry{Key: o.Key}
+	if o.AssumeMissing {
+		at.read, at.Record.Phase = true, PhaseMissing
+	}
+	return s.change(ctx, at, Action{
+		Verb: VerbCreate, Class: o.Class, Type: o.Type, Owner: o.Owner, With: o.With, Activation: o.Activation,
+	})
 }
 
 // Ready opens an object whose factory has run: at is the entry of its Creating record (as Create or Takeover
-// returned it), owner the creator under its present lease generation. Errors: see Create.
+// returned it), owner the creator under its present lease generation. It clears Activation. Errors: see Create.
 func (s *Store) Ready(ctx context.Context, at Entry, owner Owner) (Change, error) {
 	return s.change(ctx, at, at.action(VerbReady, owner))
 }
@@ -64,6 +86,14 @@ func (s *Store) Cancel(ctx context.Context, at Entry, by Owner, absent Absence) 
 // opens an object only after this. Errors: see Create.
 func (s *Store) Adopt(ctx context.Context, at Entry, owner Owner) (Change, error) {
 	return s.change(ctx, at, at.action(VerbAdopt, owner))
+}
+
+// SetWith writes what a Ready object belongs to, by its owner, which has adopted it under its present lease
+// generation. with is a JSON value, or nil for nothing. Errors: see Create.
+func (s *Store) SetWith(ctx context.Context, at Entry, owner Owner, with json.RawMessage) (Change, error) {
+	a := at.action(VerbWith, owner)
+	a.With = with
+	return s.change(ctx, at, a)
 }
 
 // CloseObject ends the incarnation that at names, by its owner. The delete marker stays for 10 minutes. Errors: see Create.
@@ -96,7 +126,7 @@ func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) 
 		err       error
 	)
 	if !at.read {
-		at, err = s.readAny(ctx, key)
+		at, err = s.Peek(ctx, key)
 	}
 	for {
 		if err != nil {

@@ -18,7 +18,7 @@ func staleReplica(t *testing.T, b *bed) {
 	// Everybody has it.
 	fabrictest.Eventually(t, 20*time.Second, "the replicas agree", func() bool {
 		for range 12 {
-			if e, err := p.readAny(testContext(t), key); err != nil || e.Revision != at.Revision {
+			if e, err := p.Peek(testContext(t), key); err != nil || e.Revision != at.Revision {
 				return false
 			}
 		}
@@ -32,7 +32,7 @@ func staleReplica(t *testing.T, b *bed) {
 
 	stale, fresh := 0, 0
 	for start := time.Now(); stale == 0 && time.Since(start) < 10*time.Second; {
-		e, err := p.readAny(testContext(t), key)
+		e, err := p.Peek(testContext(t), key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func noQuorum(t *testing.T, b *bed) {
 	} else {
 		fabrictest.Eventually(t, 20*time.Second, "the first server has the record", func() bool {
 			for range 12 {
-				if e, err := p.readAny(testContext(t), key); err != nil || e.Revision != at.Revision {
+				if e, err := p.Peek(testContext(t), key); err != nil || e.Revision != at.Revision {
 					return false
 				}
 			}

@@ -11,7 +11,7 @@ func giveUpNotApplied(t *testing.T, b *bed) {
 	late := p.arm(t, key, func(tr *fabrictest.Trigger) {
 		tr.Times, tr.Match, tr.Action = -1, firstWriteOnly(), fabrictest.HoldAlone
 	})
-	_, err := p.Create(briefly(t), key, "room", n1, nil, nil)
+	_, err := p.Create(briefly(t), room(key, n1, nil))
 	pending := wantPending(t, err)
 	ch, applied, err := p.GiveUp(testContext(t), pending)
 	if mustChange(t, ch, err); applied || ch.Entry.Phase() != PhaseMissing || ch.Entry.Revision == 0 {
@@ -28,7 +28,7 @@ func giveUpNotApplied(t *testing.T, b *bed) {
 func giveUpApplied(t *testing.T, b *bed) {
 	p, key := b.party(t), objectOf(t)
 	answers := p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Answer, tr.Times, tr.Action = true, -1, fabrictest.Drop })
-	_, err := p.Create(briefly(t), key, "room", n1, nil, nil)
+	_, err := p.Create(briefly(t), room(key, n1, nil))
 	pending := wantPending(t, err)
 	answers.Disarm()
 	ch, applied, err := p.GiveUp(testContext(t), pending)

@@ -152,7 +152,7 @@ func sendingLostToRival(t *testing.T, b *bed) {
 	p, rival, key := b.party(t), b.party(t), objectOf(t)
 	lost := p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Action = fabrictest.Drop })
 	again := p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Times, tr.Action = -1, fabrictest.HoldAlone })
-	done := async(func() (Change, error) { return p.Create(testContext(t), key, "room", n2, nil, nil) })
+	done := async(func() (Change, error) { return p.Create(testContext(t), room(key, n2, nil)) })
 	lost.Wait(t)
 	won := rival.create(t, key)
 	again.Wait(t)
@@ -181,7 +181,7 @@ func delayedDuplicate(t *testing.T, b *bed) {
 func lateCreate(t *testing.T, b *bed) {
 	p, other, key := b.party(t), b.party(t), objectOf(t)
 	late := p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Times, tr.Action = -1, fabrictest.HoldAlone })
-	_, err := p.Create(briefly(t), key, "room", n2, nil, nil)
+	_, err := p.Create(briefly(t), room(key, n2, nil))
 	pending := wantPending(t, err)
 
 	closed, err := other.CloseObject(testContext(t), other.ready(t, key).Entry, n1)

@@ -43,6 +43,16 @@ type ChannelInfo struct {
 	Weight int `json:"weight"`
 }
 
+// TypeInfo is one object type of a descriptor.
+type TypeInfo struct {
+	Name  string `json:"name"`
+	Class Class  `json:"class"`
+	// Capacity is the most objects of the type at the node; 0 = none said.
+	Capacity int `json:"capacity,omitempty"`
+	// Full is true while the node has no free slot for the type.
+	Full bool `json:"full,omitempty"`
+}
+
 // Descriptor is what a node publishes about itself under desc.<rid>. Only the node itself writes it, while it
 // holds its lease; the one other writer is an operator who forgets a dead node.
 type Descriptor struct {
@@ -53,8 +63,8 @@ type Descriptor struct {
 	AppVersion string        `json:"app_version,omitempty"`
 	Weight     int           `json:"weight"` // the node's; a channel's share stands in Channels
 	Wave       string        `json:"wave,omitempty"`
-	Types      []string      `json:"types,omitempty"`
-	Capacity   int           `json:"capacity,omitempty"`
+	Types      []TypeInfo    `json:"types,omitempty"`
+	Capacity   int           `json:"capacity,omitempty"` // most objects of all types together; 0 = none said
 	Channels   []ChannelInfo `json:"channels,omitempty"`
 	Started    time.Time     `json:"started"`
 	Updated    time.Time     `json:"updated"`
@@ -65,6 +75,16 @@ type Descriptor struct {
 
 	// Unknown keeps the fields that this version does not know, so that a rewrite does not drop them.
 	Unknown map[string]json.RawMessage `json:"-"`
+}
+
+// Type returns the entry of an object type, and whether the descriptor lists it.
+func (d *Descriptor) Type(class Class, name string) (TypeInfo, bool) {
+	for _, t := range d.Types {
+		if t.Name == name && t.Class == class {
+			return t, true
+		}
+	}
+	return TypeInfo{}, false
 }
 
 // Channel returns the entry of a channel, and whether the descriptor lists it.

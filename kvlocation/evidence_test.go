@@ -24,7 +24,7 @@ func TestEvidence(t *testing.T) {
 		return l, Owner{RID: rid, Lifecycle: l.Lifecycle(), Lease: l.Generation()}
 	}
 	l1, first := lease("n1")
-	created, err := p.Create(ctx, key, "room", first, nil, nil)
+	created, err := p.Create(ctx, room(key, first, nil))
 	at := mustChange(t, created, err).Entry
 
 	if _, err := p.ConfirmAbsent(ctx, first.RID, first.Lifecycle); !errors.Is(err, ErrNodeAlive) {

@@ -14,7 +14,7 @@ import (
 // to confirm with; never NotFound), ProtocolError (a record that this version cannot read), InvalidOperation (the
 // key is not allowed).
 func (s *Store) Lookup(ctx context.Context, key ObjectKey) (Entry, error) {
-	e, err := s.readAny(ctx, key)
+	e, err := s.Peek(ctx, key)
 	if err == nil && e.Phase() == PhaseMissing {
 		e, err = s.Read(ctx, key)
 	}
@@ -66,8 +66,9 @@ func (s *Store) ReadSince(ctx context.Context, revision uint64, keys ...ObjectKe
 	return es, nil
 }
 
-// readAny reads from any replica.
-func (s *Store) readAny(ctx context.Context, key ObjectKey) (Entry, error) {
+// Peek reads an object's entry from any replica, so it may be a few milliseconds old, PhaseMissing included: for who
+// decides by a write anyway, and for the owner, which knows what it wrote. Errors are those of Read.
+func (s *Store) Peek(ctx context.Context, key ObjectKey) (Entry, error) {
 	name, err := key.key()
 	if err != nil {
 		return Entry{}, refused("read", key.String(), err)

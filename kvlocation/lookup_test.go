@@ -135,7 +135,7 @@ func TestLookup(t *testing.T) {
 		for _, key := range []ObjectKey{{}, {KindActor, ""}, {"house", "x"}, {KindSpot, strings.Repeat("x", 256)}, {KindActor, "\xff"}} {
 			_, err := p.Lookup(testContext(t), key)
 			wantError(t, err, outcome.InvalidOperation, outcome.NotAccepted)
-			_, err = p.Create(testContext(t), key, "room", n1, nil, nil)
+			_, err = p.Create(testContext(t), room(key, n1, nil))
 			wantError(t, err, outcome.InvalidOperation, outcome.NotAccepted)
 		}
 	})

@@ -19,7 +19,13 @@ type Members struct {
 	all       []Member
 	byRID     map[string]int
 	byChannel map[string][]Member
+	byType    map[typeKey][]Member
 	expired   bool
+}
+
+type typeKey struct {
+	class Class
+	name  string
 }
 
 // NewMembers returns the list of the given members, sorted by RID. Of several with one RID the one with the highest
@@ -39,11 +45,15 @@ func NewMembers(members []Member) *Members {
 		return 0
 	})
 	all = slices.CompactFunc(all, func(a, b Member) bool { return a.RID == b.RID })
-	m := &Members{all: all, byRID: make(map[string]int, len(all)), byChannel: make(map[string][]Member)}
+	m := &Members{all: all, byRID: make(map[string]int, len(all)), byChannel: make(map[string][]Member), byType: make(map[typeKey][]Member)}
 	for i := range all {
 		m.byRID[all[i].RID] = i
 		for _, c := range all[i].Channels {
 			m.byChannel[c.Name] = append(m.byChannel[c.Name], all[i])
+		}
+		for _, t := range all[i].Types {
+			k := typeKey{t.Class, t.Name}
+			m.byType[k] = append(m.byType[k], all[i])
 		}
 	}
 	return m
@@ -79,3 +89,6 @@ func (m *Members) Get(rid string) (Member, bool) {
 
 // Channel returns every member whose descriptor lists the channel, in any state, sorted by RID.
 func (m *Members) Channel(name string) []Member { return m.byChannel[name] }
+
+// Type returns every member whose descriptor lists the object type, in any state, full or not, sorted by RID.
+func (m *Members) Type(class Class, name string) []Member { return m.byType[typeKey{class, name}] }

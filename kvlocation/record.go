@@ -33,6 +33,35 @@ type ObjectKey struct {
 	ID   string
 }
 
+// Class is what kind of object a record describes. The key tells only Actors from Spots; a name may be registered as
+// a type of every class, so class and type together say what an object is.
+type Class string
+
+// The classes of object.
+const (
+	ClassActor Class = "actor"
+	// ClassEntrySpot is a node's own Spot. It has no record.
+	ClassEntrySpot Class = "entry_spot"
+	// ClassUserSpot is a Spot that a call creates.
+	ClassUserSpot Class = "user_spot"
+	// ClassInstanceSpot is a Spot that its first message creates.
+	ClassInstanceSpot Class = "instance_spot"
+)
+
+// classSpot is what the marker of a Spot says of which nothing else is known.
+const classSpot Class = "spot"
+
+// Key returns the kind of the keys under which objects of the class stand; "" when there is no such class.
+func (c Class) Key() ObjectKind {
+	switch c {
+	case ClassActor:
+		return KindActor
+	case ClassEntrySpot, ClassUserSpot, ClassInstanceSpot, classSpot:
+		return KindSpot
+	}
+	return ""
+}
+
 // String returns the form used in errors: actor "alice".
 func (k ObjectKey) String() string { return fmt.Sprintf("%s %q", k.Kind, k.ID) }
 
@@ -97,11 +126,12 @@ func (o *Owner) UnmarshalJSON(data []byte) (err error) {
 
 // Record is the value of an object's key, a delete marker's included.
 type Record struct {
-	V     int        `json:"v"`
-	Phase Phase      `json:"phase"`
-	Kind  ObjectKind `json:"kind"`
-	Type  string     `json:"type,omitempty"`
-	Owner Owner      `json:"owner,omitzero"`
+	V     int   `json:"v"`
+	Phase Phase `json:"phase"`
+	// Kind is the object's class. The key's kind is Kind.Key().
+	Kind  Class  `json:"kind"`
+	Type  string `json:"type,omitempty"`
+	Owner Owner  `json:"owner,omitzero"`
 	// Move describes a planned move. It is carried as it is.
 	Move json.RawMessage `json:"move,omitempty"`
 	// Generation is the ObjectGeneration; 0 in the first Creating record, where it is the entry's own revision.
@@ -113,8 +143,11 @@ type Record struct {
 	Write uint64 `json:"write"`
 	// Ops holds the operation IDs of the last eight writes, the newest last.
 	Ops []string `json:"ops"`
-	// With and Activation belong to the objects that the record describes. They are carried as they are.
-	With       json.RawMessage `json:"with,omitempty"`
+	// With says to what the object belongs. It is carried as it is.
+	With json.RawMessage `json:"with,omitempty"`
+	// Activation is what a creation is continued from when its creator dies: input and first message. It is carried
+	// as it is, by a takeover too, until the object is Ready: from then on it would serve nobody (FO-4.5), since who
+	// made the object Ready has it in memory and another process run must not use it.
 	Activation json.RawMessage `json:"activation,omitempty"`
 	// Created and Updated are for people: they are the writers' clocks.
 	Created time.Time `json:"created,omitzero"`
@@ -226,7 +259,7 @@ func entryOf(key ObjectKey, m *storedMsg) (Entry, error) {
 	if err := json.Unmarshal(m.value, &e.Record); err != nil {
 		return bad("cannot be read: %v", err)
 	}
-	if e.Record.Kind != key.Kind {
+	if e.Record.Kind.Key() != key.Kind {
 		return bad("says kind %q", e.Record.Kind)
 	}
 	if (e.Record.Phase == PhaseMissing) != deleted {

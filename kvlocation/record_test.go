@@ -40,7 +40,7 @@ func TestRecordKeepsWhatItDoesNotKnow(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		r := Record{
-			V: 1, Phase: PhaseReady, Kind: KindSpot, Type: rapid.StringMatching(`[a-z]{0,4}`).Draw(t, "type"),
+			V: 1, Phase: PhaseReady, Kind: ClassUserSpot, Type: rapid.StringMatching(`[a-z]{0,4}`).Draw(t, "type"),
 			Owner:      Owner{RID: "n1", Lifecycle: rapid.Uint64().Draw(t, "lifecycle"), Lease: 3, Unknown: unknown(t, "owner's")},
 			Generation: rapid.Uint64().Draw(t, "generation"), OwnerGeneration: 2, Write: 9,
 			Ops:  rapid.SliceOfN(rapid.StringMatching(`[A-Za-z0-9]{4}`), 1, 8).Draw(t, "ops"),
@@ -114,16 +114,16 @@ func TestRecordSizeIsChecked(t *testing.T) {
 	b := newBed(t, 1)
 	p, key := b.party(t), objectOf(t)
 	sent := p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Times = -1 })
-	_, err := p.Create(testContext(t), key, "room", n1, nil, json.RawMessage(`"`+strings.Repeat("x", MaxRecord)+`"`))
+	_, err := p.Create(testContext(t), room(key, n1, json.RawMessage(`"`+strings.Repeat("x", MaxRecord)+`"`)))
 	wantError(t, err, outcome.CapacityExceeded, outcome.NotAccepted)
-	_, err = p.Create(testContext(t), key, "room", n1, nil, json.RawMessage(`{`))
+	_, err = p.Create(testContext(t), room(key, n1, json.RawMessage(`{`)))
 	wantError(t, err, outcome.InvalidOperation, outcome.NotAccepted)
 	_, err = p.write(testContext(t), write{bucket: p.location, key: "actor.big", value: make([]byte, p.nc.MaxPayload()), opID: "big"})
 	wantError(t, err, outcome.CapacityExceeded, outcome.NotAccepted)
 	if sent.Count() != 0 {
 		t.Errorf("%d sendings", sent.Count())
 	}
-	ch, err := p.Create(testContext(t), key, "room", n1, nil, json.RawMessage(`"`+strings.Repeat("x", MaxRecord-1024)+`"`))
+	ch, err := p.Create(testContext(t), room(key, n1, json.RawMessage(`"`+strings.Repeat("x", MaxRecord-1024)+`"`)))
 	mustChange(t, ch, err)
 	if sent.Count() != 1 {
 		t.Errorf("%d sendings", sent.Count())

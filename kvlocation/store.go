@@ -149,6 +149,10 @@ func (s *Store) Close() error {
 // Mesh is the mesh whose store this is.
 func (s *Store) Mesh() wire.Mesh { return s.mesh }
 
+// Epoch is the identity of the object records' stream, as found by Open: fixed when the stream was first made, larger if
+// it was made again since. A generation means something only together with it.
+func (s *Store) Epoch() uint64 { return s.location.life.epoch }
+
 func (c *Config) check(nc *nats.Conn) error {
 	if err := wire.CheckName("mesh", c.Mesh); err != nil {
 		return err

@@ -20,6 +20,7 @@ const (
 	VerbTakeover Verb = "takeover" // Creating -> Creating, by another process run
 	VerbCancel   Verb = "cancel"   // Creating -> Missing
 	VerbAdopt    Verb = "adopt"    // Ready -> Ready, same owner under a newer lease generation
+	VerbWith     Verb = "set with" // Ready -> Ready, by the owner: what the object belongs to
 	VerbClose    Verb = "close"    // Ready -> Missing, by the owner
 	VerbRelease  Verb = "release"  // Ready -> Missing, of an owner that is provably gone
 	VerbGiveUp   Verb = "give up"  // same phase; moves the revision, so that an earlier write cannot be applied any more
@@ -50,12 +51,14 @@ type Action struct {
 	Owner Owner
 	// Generation is the exact ObjectGeneration that is meant (all verbs but create and give up).
 	Generation uint64
-	// OwnerGeneration is the owner generation that the acting owner holds (ready, adopt, close).
+	// OwnerGeneration is the owner generation that the acting owner holds (ready, adopt, set with, close).
 	OwnerGeneration uint64
-	// Type, With and Activation go into the new record (create).
+	// Class, Type and Activation go into the new record (create).
+	Class      Class
 	Type       string
-	With       json.RawMessage
 	Activation json.RawMessage
+	// With goes into the record (create, set with); nil means that the object belongs to nothing.
+	With json.RawMessage
 	// Absent is the evidence against the recorded creator (takeover; cancel by another than the creator).
 	Absent Absence
 	// Gone is the proof against the recorded owner (release).
@@ -67,7 +70,7 @@ func (v Verb) target(from Phase) Phase {
 	switch v {
 	case VerbCreate, VerbTakeover:
 		return PhaseCreating
-	case VerbReady, VerbAdopt:
+	case VerbReady, VerbAdopt, VerbWith:
 		return PhaseReady
 	case VerbGiveUp:
 		return from
@@ -114,20 +117,27 @@ func Transition(at Entry, a Action) (Record, error) {
 	switch a.Verb {
 	case VerbCreate:
 		r = Record{
-			Kind: at.Key.Kind, Type: a.Type, Owner: a.Owner, OwnerGeneration: 1,
+			Kind: a.Class, Type: a.Type, Owner: a.Owner, OwnerGeneration: 1,
 			With: a.With, Activation: a.Activation, Created: a.Now, Ops: r.Ops,
 		}
 	case VerbTakeover:
 		// What this version does not know about the former owner says nothing about the new one.
 		r.Owner = a.Owner
 		r.OwnerGeneration++
-	case VerbReady, VerbAdopt:
+	case VerbReady:
+		r.Owner.Lease, r.Activation = a.Owner.Lease, nil
+	case VerbAdopt:
 		r.Owner.Lease = a.Owner.Lease
+	case VerbWith:
+		r.With = a.With
 	case VerbCancel, VerbClose, VerbRelease:
 		r.Owner, r.With, r.Activation = Owner{}, nil, nil
 	}
 	if a.Verb != VerbCreate {
-		r.Kind, r.Generation = at.Key.Kind, at.Generation()
+		r.Generation = at.Generation()
+	}
+	if r.Kind == "" { // nothing stood there
+		r.Kind = Class(at.Key.Kind)
 	}
 	r.V, r.Phase, r.Updated = wire.SchemaVersion, a.Verb.target(at.Phase()), a.Now
 	r.Write = at.writes() + 1
@@ -147,8 +157,10 @@ func check(at Entry, a Action) error {
 		return nil
 	case VerbCreate:
 		switch {
-		case from != PhaseMissing && r.Type != a.Type:
-			return illegal(outcome.TypeMismatch, "it exists with type %q, not %q", r.Type, a.Type)
+		case a.Class.Key() != at.Key.Kind || a.Class == ClassEntrySpot || a.Class == classSpot:
+			return illegal(outcome.InvalidOperation, "class %q has no record under a key of %s", a.Class, at.Key.Kind)
+		case from != PhaseMissing && (r.Kind != a.Class || r.Type != a.Type):
+			return illegal(outcome.TypeMismatch, "it exists as %s of type %q, not as %s of type %q", r.Kind, r.Type, a.Class, a.Type)
 		case from != PhaseMissing:
 			return illegal(outcome.AlreadyExists, "it exists at %s", r.Owner)
 		case a.Owner.RID == "" || a.Owner.Lifecycle == 0 || a.Owner.Lease == 0:
@@ -172,13 +184,16 @@ func check(at Entry, a Action) error {
 	}
 	mine := r.Owner.Is(a.Owner.RID, a.Owner.Lifecycle)
 	switch a.Verb {
-	case VerbReady, VerbAdopt, VerbClose:
+	case VerbReady, VerbAdopt, VerbWith, VerbClose:
 		if !mine || r.OwnerGeneration != a.OwnerGeneration {
 			return illegal(outcome.InvalidOperation, "it belongs to %s under owner generation %d, not to %s under %d",
 				r.Owner, r.OwnerGeneration, a.Owner, a.OwnerGeneration)
 		}
 		if a.Owner.Lease < r.Owner.Lease || (a.Verb == VerbAdopt && a.Owner.Lease == r.Owner.Lease) {
 			return illegal(outcome.InvalidOperation, "it is held under lease %d, lease %d is not newer", r.Owner.Lease, a.Owner.Lease)
+		}
+		if a.Verb == VerbWith && a.Owner.Lease != r.Owner.Lease { // an adoption is a write of its own, for it opens the object
+			return illegal(outcome.InvalidOperation, "it is held under lease %d and must be adopted under lease %d first", r.Owner.Lease, a.Owner.Lease)
 		}
 	case VerbTakeover:
 		switch {

@@ -33,7 +33,7 @@ var (
 // entries returns an entry in each phase, the last one of a planned move.
 func entries() map[Phase]Entry {
 	rec := func(p Phase) Record {
-		return Record{V: 1, Phase: p, Kind: KindActor, Type: "room", Owner: n1, OwnerGeneration: 1, Write: 3, Ops: []string{"a", "b", "c"}}
+		return Record{V: 1, Phase: p, Kind: ClassActor, Type: "room", Owner: n1, OwnerGeneration: 1, Write: 3, Ops: []string{"a", "b", "c"}}
 	}
 	missing, creating, ready, moving := rec(PhaseMissing), rec(PhaseCreating), rec(PhaseReady), rec("moving")
 	missing.Owner, missing.Generation = Owner{}, 4
@@ -46,7 +46,7 @@ func entries() map[Phase]Entry {
 func TestTransitionTable(t *testing.T) {
 	t.Parallel()
 	act := func(v Verb, by Owner) Action {
-		return Action{Verb: v, OpID: "new", Now: testTime, Owner: by, Generation: 20, OwnerGeneration: 1, Type: "room"}
+		return Action{Verb: v, OpID: "new", Now: testTime, Owner: by, Generation: 20, OwnerGeneration: 1, Class: ClassActor, Type: "room"}
 	}
 	with := func(a Action, f func(*Action)) Action { f(&a); return a }
 	absent := func(a *Action) { a.Absent = Absence{rid: "n1", lifecycle: 5} }
@@ -56,6 +56,7 @@ func TestTransitionTable(t *testing.T) {
 	goneOther := func(a *Action) { a.Gone = GoneProof{rid: "n2", lifecycle: 5, before: 20} }
 	generation := func(g uint64) func(*Action) { return func(a *Action) { a.Generation = g } }
 	ownerGeneration := func(g uint64) func(*Action) { return func(a *Action) { a.OwnerGeneration = g } }
+	class := func(c Class) func(*Action) { return func(a *Action) { a.Class = c } }
 	const ok = outcome.Kind(0)
 	for _, c := range []struct {
 		name string
@@ -69,6 +70,9 @@ func TestTransitionTable(t *testing.T) {
 		{"create over ready", PhaseReady, act(VerbCreate, n2), outcome.AlreadyExists, ""},
 		{"create over a move", "moving", act(VerbCreate, n2), outcome.AlreadyExists, ""},
 		{"create of another type", PhaseReady, with(act(VerbCreate, n2), func(a *Action) { a.Type = "hall" }), outcome.TypeMismatch, ""},
+		{"create of a class that the key is not of", PhaseMissing, with(act(VerbCreate, n2), class(ClassUserSpot)), outcome.InvalidOperation, ""},
+		{"create of an entry spot", PhaseMissing, with(act(VerbCreate, n2), class(ClassEntrySpot)), outcome.InvalidOperation, ""},
+		{"create of no class", PhaseMissing, with(act(VerbCreate, n2), class("")), outcome.InvalidOperation, ""},
 		{"create of no type", PhaseMissing, with(act(VerbCreate, n2), func(a *Action) { a.Type = "" }), outcome.InvalidOperation, ""},
 		{"create without a lease", PhaseMissing, act(VerbCreate, Owner{RID: "n1", Lifecycle: 5}), outcome.InvalidOperation, ""},
 
@@ -108,6 +112,17 @@ func TestTransitionTable(t *testing.T) {
 		{"adopt of another owner generation", PhaseReady, with(act(VerbAdopt, n1later), ownerGeneration(2)), outcome.InvalidOperation, ""},
 		{"adopt of creating", PhaseCreating, act(VerbAdopt, n1later), outcome.InvalidOperation, ""},
 		{"adopt of nothing", PhaseMissing, act(VerbAdopt, n1later), outcome.NotFound, ""},
+
+		{"set with", PhaseReady, act(VerbWith, n1), ok, PhaseReady},
+		{"set with by another", PhaseReady, act(VerbWith, n2), outcome.InvalidOperation, ""},
+		{"set with by another run", PhaseReady, act(VerbWith, n1again), outcome.InvalidOperation, ""},
+		{"set with before the adoption", PhaseReady, act(VerbWith, n1later), outcome.InvalidOperation, ""},
+		{"set with under an older lease", PhaseReady, act(VerbWith, Owner{RID: "n1", Lifecycle: 5, Lease: 4}), outcome.InvalidOperation, ""},
+		{"set with of another incarnation", PhaseReady, with(act(VerbWith, n1), generation(19)), outcome.NotFound, ""},
+		{"set with of another owner generation", PhaseReady, with(act(VerbWith, n1), ownerGeneration(2)), outcome.InvalidOperation, ""},
+		{"set with of creating", PhaseCreating, act(VerbWith, n1), outcome.InvalidOperation, ""},
+		{"set with in a move", "moving", act(VerbWith, n1), outcome.InvalidOperation, ""},
+		{"set with of nothing", PhaseMissing, act(VerbWith, n1), outcome.NotFound, ""},
 
 		{"close", PhaseReady, act(VerbClose, n1), ok, PhaseMissing},
 		{"close by another", PhaseReady, act(VerbClose, n2), outcome.InvalidOperation, ""},
@@ -156,6 +171,28 @@ func TestTransitionTable(t *testing.T) {
 	}
 }
 
+// TestCreateOfAnotherClass shows that class and type are one name: a Spot's ID is taken for every other class.
+func TestCreateOfAnotherClass(t *testing.T) {
+	t.Parallel()
+	at := entries()[PhaseReady]
+	at.Key.Kind, at.Record.Kind = KindSpot, ClassInstanceSpot
+	for _, c := range []struct {
+		class Class
+		typ   string
+		want  outcome.Kind
+	}{
+		{ClassInstanceSpot, "room", outcome.AlreadyExists},
+		{ClassInstanceSpot, "hall", outcome.TypeMismatch},
+		{ClassUserSpot, "room", outcome.TypeMismatch},
+	} {
+		_, err := Transition(at, Action{Verb: VerbCreate, OpID: "new", Owner: n2, Class: c.class, Type: c.typ})
+		var illegal *IllegalMove
+		if !errors.As(err, &illegal) || illegal.Kind != c.want {
+			t.Errorf("create of %s of type %q: %v, want %v", c.class, c.typ, err, c.want)
+		}
+	}
+}
+
 // TestTransitionKeeps shows what each rewrite carries on and what it drops.
 func TestTransitionKeeps(t *testing.T) {
 	t.Parallel()
@@ -174,7 +211,7 @@ func TestTransitionKeeps(t *testing.T) {
 		return r
 	}
 	ready := do(Action{Verb: VerbReady, Owner: n1later})
-	if string(ready.Move) != `{"op":"x"}` || string(ready.Activation) != `{"input":"<&>"}` || ready.Unknown == nil ||
+	if string(ready.Move) != `{"op":"x"}` || string(ready.With) != `{"spot":"s"}` || ready.Activation != nil || ready.Unknown == nil ||
 		ready.Owner.Unknown == nil || ready.Generation != 20 || ready.OwnerGeneration != 1 || ready.Owner.Lease != 9 {
 		t.Errorf("ready: %+v", ready)
 	}
@@ -188,7 +225,7 @@ func TestTransitionKeeps(t *testing.T) {
 		marker.Unknown == nil || marker.Generation != 20 {
 		t.Errorf("cancel: %+v", marker)
 	}
-	created, err := Transition(Entry{Key: testKey, Revision: 21, Record: marker}, Action{Verb: VerbCreate, OpID: "c2", Owner: n2, Type: "room"})
+	created, err := Transition(Entry{Key: testKey, Revision: 21, Record: marker}, Action{Verb: VerbCreate, OpID: "c2", Owner: n2, Class: ClassActor, Type: "room"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +238,7 @@ func TestTransitionKeeps(t *testing.T) {
 func TestTransitionProperties(t *testing.T) {
 	t.Parallel()
 	owners := []Owner{n1, n1later, n1again, n2}
-	verbs := []Verb{VerbCreate, VerbReady, VerbTakeover, VerbCancel, VerbAdopt, VerbClose, VerbRelease, VerbGiveUp}
+	verbs := []Verb{VerbCreate, VerbReady, VerbTakeover, VerbCancel, VerbAdopt, VerbWith, VerbClose, VerbRelease, VerbGiveUp}
 	rapid.Check(t, func(t *rapid.T) {
 		at := Entry{Key: testKey, Record: Record{Phase: PhaseMissing}, read: true}
 		var (
@@ -224,7 +261,7 @@ func TestTransitionProperties(t *testing.T) {
 				return fits
 			}
 			a := Action{
-				Verb: rapid.SampledFrom(verbs).Draw(t, "verb"), OpID: "op" + strconv.Itoa(i), Now: testTime, Type: "room",
+				Verb: rapid.SampledFrom(verbs).Draw(t, "verb"), OpID: "op" + strconv.Itoa(i), Now: testTime, Class: ClassActor, Type: "room",
 				Owner:      rapid.SampledFrom(owners).Draw(t, "owner"),
 				Generation: pick("generation", at.Generation()), OwnerGeneration: pick("owner generation", at.Record.OwnerGeneration),
 			}
@@ -398,7 +435,7 @@ func replay(t *testing.T, script string) string {
 		}
 		actions++
 		a := Action{
-			Verb: Verb(strings.ReplaceAll(verb, "-", " ")), OpID: fmt.Sprintf("a%d", actions), Now: testTime, Type: "room",
+			Verb: Verb(strings.ReplaceAll(verb, "-", " ")), OpID: fmt.Sprintf("a%d", actions), Now: testTime, Class: ClassActor, Type: "room",
 			Generation: at.Generation(), OwnerGeneration: at.Record.OwnerGeneration,
 		}
 		for _, f := range strings.Fields(rest) {

@@ -111,7 +111,7 @@ func TestWriteEndsWithoutADeadline(t *testing.T) {
 	s := openStore(t, p.nc, Config{Mesh: "m", AttemptTimeout: 100 * time.Millisecond, Timeout: 500 * time.Millisecond})
 	p.proxy.Apply(fabrictest.HalfOpen)
 	start := time.Now()
-	_, err := s.Create(context.Background(), objectOf(t), "room", n1, nil, nil)
+	_, err := s.Create(context.Background(), room(objectOf(t), n1, nil))
 	wantError(t, err, outcome.Unavailable, outcome.NotAccepted) // its first read is not answered
 	_, err = s.write(context.Background(), write{bucket: s.location, key: "actor.x", value: []byte("1"), opID: nuid.Next()})
 	wantError(t, err, outcome.Unavailable, outcome.Unknown)
