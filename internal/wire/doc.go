@@ -10,6 +10,7 @@
 //	fab.<mesh>.client.<name>.r<run>_<epoch>.<blob>    replies to one connection epoch of a client that is no node
 //	fab.<mesh>.admin.<verb>                           operator requests
 //	fab.<mesh>.chg.<bucket>.<key...>                  republished changes of a bucket
+//	fab.<mesh>.relay.>                                subjects of the relay stream
 //
 // # The reply subject carries what the receiver must know
 //

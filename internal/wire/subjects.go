@@ -47,6 +47,11 @@ func (m Mesh) NodeHello(rid string, lifecycle uint64) string {
 	return m.Node(rid, lifecycle) + ".hello"
 }
 
+// NodeService is the prefix of a service's subjects at one process run, without a final dot.
+func (m Mesh) NodeService(rid string, lifecycle uint64, service string) string {
+	return m.Node(rid, lifecycle) + "." + service
+}
+
 // Client is the prefix of the inbox of a program that is no node.
 func (m Mesh) Client(name string) string { return m.prefix() + "client." + name }
 
@@ -55,6 +60,15 @@ func (m Mesh) LocationBucket() string { return "FABRIC_" + string(m) + "_LOCATIO
 
 // NodesBucket holds descriptors and owner leases.
 func (m Mesh) NodesBucket() string { return "FABRIC_" + string(m) + "_NODES" }
+
+// SuperviseBucket holds what operators and monitors write down.
+func (m Mesh) SuperviseBucket() string { return "FABRIC_" + string(m) + "_SUPERVISE" }
+
+// RelayStream holds what is handed from one process run to another: moves, and first messages too large for a record.
+func (m Mesh) RelayStream() string { return "FABRIC_" + string(m) + "_RELAY" }
+
+// RelayPrefix is the prefix of the relay stream's subjects, without a final dot.
+func (m Mesh) RelayPrefix() string { return m.prefix() + "relay" }
 
 // ChangePrefix is the prefix of the republished changes of the mesh's buckets.
 func (m Mesh) ChangePrefix() string { return m.prefix() + "chg" }
