@@ -223,7 +223,11 @@ func briefly(t *testing.T) context.Context {
 
 // room is an object to create.
 func room(key ObjectKey, owner Owner, activation json.RawMessage) NewObject {
-	return NewObject{Key: key, Class: ClassActor, Type: "room", Owner: owner, Activation: activation}
+	class := ClassActor
+	if key.Kind == KindSpot {
+		class = ClassUserSpot
+	}
+	return NewObject{Key: key, Class: class, Type: "room", Owner: owner, Activation: activation}
 }
 
 func (p party) create(t *testing.T, key ObjectKey) Change {
