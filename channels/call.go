@@ -25,11 +25,14 @@ const (
 	backoffLast  = 100 * time.Millisecond
 )
 
-// operation is one Request, Send or SendUnconfirmed on its way. It lives on its caller's stack.
+// operation is one Request, Send or SendUnconfirmed of a channel, or one CallRun, on its way. It lives on its caller's
+// stack.
 type operation struct {
-	ch    *Channel
-	call  Call
-	flags wire.Flags
+	ch     *Channel // nil in a CallRun
+	call   Call
+	target string // as errors name it
+	stats  *callStats
+	flags  wire.Flags
 	// deadline is the operation's, on the local clock. timed is true when ctx does not end by then on its own.
 	deadline time.Time
 	timed    bool
@@ -50,15 +53,10 @@ func (r *Router) operate(ctx context.Context, c *Channel, call Call) (Reply, err
 	if c.invalid != nil {
 		return Reply{}, outcome.Wrap(call.Op, outcome.InvalidOperation, outcome.NotAccepted, c.target, "", c.invalid)
 	}
-	if ctx.Err() != nil {
-		return Reply{}, outcome.FromContext(ctx, call.Op, outcome.NotAccepted, c.target, "the context had ended before anything was sent")
+	op := operation{ch: c, call: call, target: c.target, stats: c.stats}
+	if err := op.check(ctx); err != nil {
+		return Reply{}, err
 	}
-	if len(call.Header) > 0 {
-		if name := reservedHeader(call.Header); name != "" {
-			return Reply{}, fail(call.Op, outcome.InvalidOperation, outcome.NotAccepted, c.target, "header %q is reserved", name)
-		}
-	}
-	op := operation{ch: c, call: call}
 	switch {
 	case call.Op == opSendUnconfirmed && call.RID == "":
 		// It waits for nothing, so it needs no deadline.
@@ -101,18 +99,36 @@ func (r *Router) operateDirect(ctx context.Context, op *operation) (Reply, error
 	if err != nil {
 		return Reply{}, err
 	}
-	reply, again, e := r.attempt(ctx, op, to)
+	return r.attemptOnce(ctx, op, to)
+}
+
+// attemptOnce makes the one attempt of an operation whose target the caller named.
+func (r *Router) attemptOnce(ctx context.Context, op *operation, to target) (Reply, error) {
+	reply, again, err := r.attempt(ctx, op, to)
 	switch {
 	case !again:
-		return reply, e
+		return reply, err
 	case op.last != nil:
-		return Reply{}, op.last
+		return reply, op.last
 	}
-	return Reply{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, directName(op), "nothing listens there: the process has gone, or its connection is down")
+	return Reply{}, outcome.Wrap(op.call.Op, outcome.Unavailable, outcome.NotAccepted, directName(op), "the process has gone, or its connection is down", errNobody)
 }
 
 func directName(op *operation) string {
-	return op.ch.target + " at node " + strconv.Quote(op.call.RID)
+	return op.target + " at node " + strconv.Quote(op.call.RID)
+}
+
+// check refuses what cannot even be begun.
+func (op *operation) check(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return outcome.FromContext(ctx, op.call.Op, outcome.NotAccepted, op.target, "the context had ended before anything was sent")
+	}
+	if len(op.call.Header) > 0 {
+		if name := reservedHeader(op.call.Header); name != "" {
+			return fail(op.call.Op, outcome.InvalidOperation, outcome.NotAccepted, op.target, "header %q is reserved", name)
+		}
+	}
+	return nil
 }
 
 // begin fixes the deadline.
@@ -130,17 +146,18 @@ func (op *operation) begin(ctx context.Context, standard time.Duration) {
 }
 
 // attempt sends the operation to one target and waits for what becomes of it. again is true when it is certain that
-// the target did not take it, and another may be tried; op.last is then the refusal, or nil if nobody was there.
+// the target did not take it, and another may be tried; op.last is then the refusal, or nil if nobody was there. An
+// answer that is an error comes with its headers in reply.
 func (r *Router) attempt(ctx context.Context, op *operation, to target) (reply Reply, again bool, err error) {
-	c, call := op.ch, &op.call
+	call := &op.call
 	if call.Op == opSendUnconfirmed {
 		return Reply{}, false, r.publish(op, to.subject, "")
 	}
-	channel := c.name
+	channel := call.Channel
 	if to.link != nil {
 		channel = ""
 	}
-	w, e, token, refused := r.waiters.acquire(r.pulse.tick(), channel, to.link, call.Op == opSend)
+	w, e, token, refused := r.waiters.acquire(r.pulse.tick(), channel, to.link, op.flags&wire.FlagOneWay != 0)
 	if refused != refusedNot {
 		return Reply{}, false, r.notRegistered(op, refused)
 	}
@@ -161,7 +178,7 @@ func (r *Router) attempt(ctx context.Context, op *operation, to target) (reply R
 	}
 	if !ended {
 		if !noticed {
-			r.abandoned.note(c.name, to.link, !errors.Is(ctx.Err(), context.Canceled))
+			r.abandoned.note(call.Channel, to.link, !errors.Is(ctx.Err(), context.Canceled))
 		}
 		return Reply{}, false, op.timedOut(ctx, acceptance(noticed))
 	}
@@ -210,41 +227,42 @@ func (r *Router) wait(ctx context.Context, op *operation, w *waiter) (got answer
 
 // judge reads an answer.
 func (r *Router) judge(op *operation, to target, e *epoch, m *nats.Msg, noticed bool) (reply Reply, again bool, err error) {
-	c, call := op.ch, &op.call
+	call := &op.call
 	if len(m.Header) == 0 {
 		r.answered(to.link, e)
 		return Reply{Data: m.Data}, false, nil
 	}
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		c.stats.noResponders.Add(1)
+		op.stats.noResponders.Add(1)
 		if call.trace != nil {
 			call.trace.NoResponders++
 		}
 		op.last = nil
-		r.noResponders(c.name, to.link)
+		r.noResponders(call.Channel, to.link)
 		return Reply{}, true, nil
 	}
 	r.answered(to.link, e)
-	said := outcome.FromHeaders(m.Header, call.Op, c.target)
+	said := outcome.FromHeaders(m.Header, call.Op, op.target)
+	reply = Reply{Data: m.Data, Header: m.Header}
 	if said == nil {
-		return Reply{Data: m.Data, Header: m.Header}, false, nil
+		return reply, false, nil
 	}
 	if noticed {
 		said.Acceptance = outcome.Accepted // the notice was first, and is not taken back
 	}
 	if said.Acceptance != outcome.NotAccepted {
-		return Reply{}, false, said
+		return reply, false, said
 	}
-	c.stats.refused.Add(1)
+	op.stats.refused.Add(1)
 	from := m.Header.Get(wire.HeaderFrom)
 	if call.trace != nil && len(call.trace.Refused) < maxRefused {
 		call.trace.Refused = append(call.trace.Refused, from)
 	}
 	if said.Kind != outcome.Unavailable {
-		return Reply{}, false, said
+		return reply, false, said
 	}
 	op.refusedBy(from, said)
-	return Reply{}, true, nil
+	return reply, true, nil
 }
 
 // refusedBy notes a refusal. Who had refused before was drawn again and handed the request back.
@@ -273,11 +291,11 @@ func (r *Router) selectAgain(ctx context.Context, op *operation) error {
 	listed, ready, open := r.candidates(op.ch.name, op.refused)
 	switch {
 	case op.last == nil && !listed && r.cfg.Directory.Members().Expired():
-		return fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, listExpired)
+		return fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.target, listExpired)
 	case op.last == nil && !listed:
-		return fail(op.call.Op, outcome.NotFound, outcome.NotAccepted, op.ch.target, "no node lists it and nothing listens")
+		return fail(op.call.Op, outcome.NotFound, outcome.NotAccepted, op.target, "no node lists it and nothing listens")
 	case op.last == nil && !ready:
-		return fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, "no member that lists it is ready")
+		return fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.target, "no member that lists it is ready")
 	case op.last != nil && !open:
 		// Everybody that is known has refused: ask all of them again, more slowly.
 		op.refused = op.refused[:0]
@@ -306,12 +324,12 @@ func (r *Router) selectAgain(ctx context.Context, op *operation) error {
 // gaveUp is the end of an operation that nobody took by its deadline.
 func (op *operation) gaveUp(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return outcome.FromContext(ctx, op.call.Op, outcome.NotAccepted, op.ch.target, "no member had taken it")
+		return outcome.FromContext(ctx, op.call.Op, outcome.NotAccepted, op.target, "no member had taken it")
 	}
 	if op.last == nil {
-		return outcome.Wrap(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, "nothing listened until the deadline, though a member is ready", context.DeadlineExceeded)
+		return outcome.Wrap(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.target, "nothing listened until the deadline, though a member is ready", context.DeadlineExceeded)
 	}
-	return outcome.Wrap(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, "all servers full: every member refused until the deadline", op.last)
+	return outcome.Wrap(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.target, "all servers full: every member refused until the deadline", op.last)
 }
 
 // timedOut is the end of an operation whose attempt was not answered in time.
@@ -347,7 +365,7 @@ func (op *operation) name() string {
 	if op.call.RID != "" {
 		return directName(op)
 	}
-	return op.ch.target
+	return op.target
 }
 
 // publish hands one attempt to the client library. A nil error means that it may have been sent.
@@ -373,7 +391,7 @@ func (r *Router) publish(op *operation, subject, reply string) error {
 	if err != nil {
 		return r.notSent(op, header, err)
 	}
-	op.ch.stats.attempts.Add(1)
+	op.stats.attempts.Add(1)
 	if op.call.trace != nil {
 		op.call.trace.Attempts++
 	}

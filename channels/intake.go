@@ -25,9 +25,9 @@ const (
 
 // intake is one subscription through which requests come in.
 type intake struct {
-	r   *Router
-	srv *Server // nil for the node's inbox, where the subject names the channel
-	sub *nats.Subscription
+	r    *Router
+	take taker
+	sub  *nats.Subscription
 
 	// seen counts the messages that the callback has begun with, and clear is the freeze that the intake has got
 	// over. Both belong to the callback.
@@ -71,6 +71,19 @@ func (in *intake) ended() {
 	}
 }
 
+// isClosed reports whether the subscription has handled its last message.
+func (in *intake) isClosed() bool {
+	select {
+	case <-in.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// taker is what an intake's messages are for: it takes one into a queue or refuses it, and does not block.
+type taker func(*intake, *nats.Msg)
+
 type thawMark struct{ gap, upTo uint64 }
 
 // intakes is the set of open intakes.
@@ -79,12 +92,12 @@ type intakes struct {
 	all map[*intake]bool
 }
 
-// subscribe opens an intake. group is empty for the node's inbox. Under the lock, so that no freeze is marked between
+// subscribe opens an intake. group is empty for the subjects of this process run. Under the lock, so that no freeze is marked between
 // the reading of its number and the entry among those that are marked: the intake would never get over it.
-func (r *Router) subscribe(subject, group string, srv *Server) (*intake, error) {
+func (r *Router) subscribe(subject, group string, take taker) (*intake, error) {
 	r.intakes.mu.Lock()
 	defer r.intakes.mu.Unlock()
-	in := &intake{r: r, srv: srv, clear: r.pulse.gaps.Load(), closed: make(chan struct{})}
+	in := &intake{r: r, take: take, clear: r.pulse.gaps.Load(), closed: make(chan struct{})}
 	var err error
 	if group == "" {
 		in.sub, err = r.nc.Subscribe(subject, in.message)
@@ -191,46 +204,64 @@ const (
 	whyCount
 )
 
-// message is the subscription's callback: it takes the message into the server's queue or refuses it, and never
-// blocks on a handler.
+// message is the subscription's callback.
 func (in *intake) message(m *nats.Msg) {
 	in.seen++
-	r, s, direct := in.r, in.srv, false
-	if s == nil {
-		direct = true
-		if s = (*r.servers.Load())[m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]]; s == nil {
-			r.counters.unknownChannel.Add(1)
-			r.refuse(m, r.noServer())
-			return
-		}
+	in.take(in, m)
+}
+
+// screen says why a message must not even be offered to whom it is for.
+func (in *intake) screen(blob *wire.ReplyBlob) why {
+	r := in.r
+	switch {
+	case !r.serving.Load():
+		return whyNotServing
+	case r.cfg.Gate != nil && r.cfg.Gate.Admit() != nil:
+		return whyGate
 	}
+	now := time.Now()
+	if !blob.Deadline.IsZero() {
+		if r.pulse.past(now, blob.Deadline) {
+			return whyPast
+		}
+	} else if in.suspicious(now) {
+		return whyThawing
+	}
+	return whyNot
+}
+
+// takeDirect takes a message on the node's own channel subjects, where the subject names the channel.
+func (r *Router) takeDirect(in *intake, m *nats.Msg) {
+	s := (*r.servers.Load())[m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]]
+	if s == nil {
+		r.counters.unknownChannel.Add(1)
+		r.refuse(m, r.noServer())
+		return
+	}
+	s.receive(in, m, true)
+}
+
+// take takes a message of the channel's queue group.
+func (s *Server) take(in *intake, m *nats.Msg) { s.receive(in, m, false) }
+
+func (s *Server) receive(in *intake, m *nats.Msg, direct bool) {
 	s.stats.received.Add(1)
 	blob, _ := wire.ParseReply(m.Reply)
 	req := &Request{channel: s.spec.Name, msg: m, blob: blob, direct: direct}
 	if because := s.admit(in, req); because != whyNot {
 		s.stats.refused[because].Add(1)
-		r.refuse(m, s.refusals[because])
+		s.r.refuse(m, s.refusals[because])
 	}
 }
 
 // admit takes a request into the queue, or says why not.
 func (s *Server) admit(in *intake, req *Request) why {
 	r, m := s.r, req.msg
-	switch {
-	case !r.serving.Load():
-		return whyNotServing
-	case len(m.Header) > 0 && names(m.Header.Get(wire.HeaderRefused), r.cfg.RID):
+	if len(m.Header) > 0 && names(m.Header.Get(wire.HeaderRefused), r.cfg.RID) {
 		return whyNamed
-	case r.cfg.Gate != nil && r.cfg.Gate.Admit() != nil:
-		return whyGate
 	}
-	now := time.Now()
-	if deadline, ok := req.Deadline(); ok {
-		if r.pulse.past(now, deadline) {
-			return whyPast
-		}
-	} else if in.suspicious(now) {
-		return whyThawing
+	if because := in.screen(&req.blob); because != whyNot {
+		return because
 	}
 	if req.blob.Flags&wire.FlagNotice == 0 {
 		return s.queue.offer(req)
@@ -240,12 +271,17 @@ func (s *Server) admit(in *intake, req *Request) why {
 	if because := s.queue.reserve(req); because != whyNot {
 		return because
 	}
-	if err := r.nc.Publish(m.Reply+wire.NoticeSuffix, r.ridBytes); err != nil {
-		r.log.Debug("sending an acceptance notice", zap.Error(err))
-	}
+	r.notice(m.Reply)
 	s.stats.notices.Add(1)
 	s.queue.commit(req)
 	return whyNot
+}
+
+// notice sends the acceptance notice of what was asked with the given reply subject.
+func (r *Router) notice(replyTo string) {
+	if err := r.nc.Publish(replyTo+wire.NoticeSuffix, r.ridBytes); err != nil {
+		r.log.Debug("sending an acceptance notice", zap.Error(err))
+	}
 }
 
 // names reports whether a comma-separated list holds rid.
@@ -285,17 +321,24 @@ func (r *Router) noServer() nats.Header {
 	return r.refusal(outcome.NotFound, "node "+r.cfg.RID+" does not serve the channel")
 }
 
+// makeRefusals makes the refusals that are the same for every server and service.
+func (r *Router) makeRefusals() {
+	at := " at node " + r.cfg.RID
+	r.refusals = [whyCount]nats.Header{
+		whyDraining:   r.refusal(outcome.Unavailable, "shutting down"+at),
+		whyNotServing: r.refusal(outcome.Unavailable, "not serving"+at),
+		whyGate:       r.refusal(outcome.Unavailable, "no valid lease"+at),
+		whyPast:       r.refusal(outcome.DeadlineExceeded, "the deadline had passed when it arrived"+at),
+		whyThawing:    r.refusal(outcome.Unavailable, "frozen until a moment ago, and the request has no deadline"+at),
+		whyNamed:      r.refusal(outcome.Unavailable, "refused before"+at),
+	}
+}
+
 // makeRefusals makes the refusals of one server. Those of kind Unavailable make the caller select again.
 func (s *Server) makeRefusals() {
 	at := " at node " + s.r.cfg.RID
-	s.refusals = [whyCount]nats.Header{
-		whyFull:       s.r.refusal(outcome.Unavailable, "the queue is full"+at),
-		whyTooLarge:   s.r.refusal(outcome.CapacityExceeded, "the request is larger than the whole queue may be ("+strconv.Itoa(s.spec.QueueBytes)+" bytes)"+at),
-		whyDraining:   s.r.refusal(outcome.Unavailable, "the channel is draining"+at),
-		whyNotServing: s.r.refusal(outcome.Unavailable, "not serving"+at),
-		whyGate:       s.r.refusal(outcome.Unavailable, "no valid lease"+at),
-		whyPast:       s.r.refusal(outcome.DeadlineExceeded, "the deadline had passed when it arrived"+at),
-		whyThawing:    s.r.refusal(outcome.Unavailable, "frozen until a moment ago, and the request has no deadline"+at),
-		whyNamed:      s.r.refusal(outcome.Unavailable, "refused before"+at),
-	}
+	s.refusals = s.r.refusals
+	s.refusals[whyFull] = s.r.refusal(outcome.Unavailable, "the queue is full"+at)
+	s.refusals[whyTooLarge] = s.r.refusal(outcome.CapacityExceeded, "the request is larger than the whole queue may be ("+strconv.Itoa(s.spec.QueueBytes)+" bytes)"+at)
+	s.refusals[whyDraining] = s.r.refusal(outcome.Unavailable, "the channel is draining"+at)
 }

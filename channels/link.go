@@ -120,6 +120,18 @@ func (ls *links) ofLocked(m *kvlocation.Member) *link {
 	return l
 }
 
+// run returns the link of a process run. Of one that is not listed, because the directory does not know it yet or does
+// not know it any more, it returns a link that is kept by nobody: each operation greets it anew.
+func (ls *links) run(rid string, lifecycle uint64) *link {
+	key := linkKey{rid, lifecycle}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l := ls.all[key]; l != nil {
+		return l
+	}
+	return &link{linkKey: key}
+}
+
 func (ls *links) stateOf(m *kvlocation.Member) PeerState { return ls.of(m).is() }
 
 // reconcile takes over a new list of members.

@@ -55,6 +55,20 @@ type ServeSnapshot struct {
 	Weight, Subscriptions int
 }
 
+// ServiceSnapshot counts what one service was given.
+//
+// Invariant: Received = Refused... (all but RefusedByService) + what the service's Handle was called with.
+type ServiceSnapshot struct {
+	// Received counts the messages that arrived.
+	Received uint64
+	// RefusedMuted and the rest count the refusals by reason: the service was muted; the node was not serving; its
+	// lease had lapsed; the message was past its deadline; it had no deadline and the process had just been frozen; the
+	// service itself refused it.
+	RefusedMuted, RefusedNotServing, RefusedLease, RefusedPast, RefusedThawing, RefusedByService uint64
+	// Replied, ErrorReplies, Oversized, Lost and Notices are those of ServeSnapshot.
+	Replied, ErrorReplies, Oversized, Lost, Notices uint64
+}
+
 // Snapshot holds a router's counters. They only grow, but for the gauges (which say "now").
 type Snapshot struct {
 	// Calls has an entry for each channel that was called, at most 1,024; the rest count in Other.
@@ -62,6 +76,12 @@ type Snapshot struct {
 	Other CallSnapshot
 	// Served has an entry for each channel that is served now.
 	Served map[string]ServeSnapshot
+	// Runs counts the operations at services of named process runs (CallRun).
+	Runs CallSnapshot
+	// Services has an entry for each service of this node.
+	Services map[string]ServiceSnapshot
+	// Answers counts the answers sent by Answer and AnswerError, AnswersLost those that could not be sent.
+	Answers, AnswersLost uint64
 
 	// Epoch is the connection epoch now; 0 while disconnected.
 	Epoch uint64
@@ -125,8 +145,9 @@ func (s *callStats) snapshot() CallSnapshot {
 
 // serveStats counts one served channel's requests.
 type serveStats struct {
-	received, expired, lapsed, ran, panics, handlerErrors, replied, errorReplies, oversized, lost, notices atomic.Uint64
+	received, expired, lapsed, ran, panics, handlerErrors atomic.Uint64
 
+	answerStats
 	refused   [whyCount]atomic.Uint64
 	busy      atomic.Int64
 	lastError atomic.Pointer[error]
@@ -137,7 +158,7 @@ func (s *serveStats) took(d time.Duration) { s.busy.Add(int64(d)) }
 // Stats returns the server's counters.
 func (s *Server) Stats() ServeSnapshot {
 	s.r.serveMu.Lock()
-	weight, subs := s.weight, len(s.open)
+	weight, subs := s.weight, len(s.group.open)
 	s.r.serveMu.Unlock()
 	st := &s.stats
 	out := ServeSnapshot{
@@ -153,13 +174,31 @@ func (s *Server) Stats() ServeSnapshot {
 	return out
 }
 
+// serviceStats counts one service's messages.
+type serviceStats struct {
+	received, refusedByService atomic.Uint64
+
+	answerStats
+	refused [whyCount]atomic.Uint64
+}
+
+func (s *serviceStats) snapshot() ServiceSnapshot {
+	return ServiceSnapshot{
+		Received: s.received.Load(), RefusedMuted: s.refused[whyDraining].Load(),
+		RefusedNotServing: s.refused[whyNotServing].Load(), RefusedLease: s.refused[whyGate].Load(),
+		RefusedPast: s.refused[whyPast].Load(), RefusedThawing: s.refused[whyThawing].Load(), RefusedByService: s.refusedByService.Load(),
+		Replied: s.replied.Load(), ErrorReplies: s.errorReplies.Load(), Oversized: s.oversized.Load(), Lost: s.lost.Load(), Notices: s.notices.Load(),
+	}
+}
+
 // counters are those of the whole router.
 type counters struct {
 	endedByDisconnect, lateReplies, lateNotices, staleReplies, strayAnswers atomic.Uint64
 	unknownChannel, slowConsumers, asyncErrors, replacements                atomic.Uint64
 	hellos, suspects, notReady, detours                                     atomic.Uint64
 
-	other callStats
+	other, runs callStats
+	answers     answerStats
 }
 
 // Metrics returns the router's counters. It may be called at any time, also after Close.
@@ -170,7 +209,10 @@ func (r *Router) Metrics() Snapshot {
 		Epoch: r.Epoch(), Waiting: r.waiters.inFlight(), EndedByDisconnect: c.endedByDisconnect.Load(),
 		LateReplies: c.lateReplies.Load(), LateNotices: c.lateNotices.Load(), StaleReplies: c.staleReplies.Load(), StrayAnswers: c.strayAnswers.Load(),
 		UnknownChannel: c.unknownChannel.Load(), SlowConsumers: c.slowConsumers.Load(), AsyncErrors: c.asyncErrors.Load(),
-		FreezeGaps: r.pulse.gaps.Load(), Replacements: c.replacements.Load(),
+		Runs: c.runs.snapshot(), Services: make(map[string]ServiceSnapshot),
+		Answers:     c.answers.replied.Load() + c.answers.errorReplies.Load() + c.answers.notices.Load(),
+		AnswersLost: c.answers.lost.Load(),
+		FreezeGaps:  r.pulse.gaps.Load(), Replacements: c.replacements.Load(),
 		Hellos: c.hellos.Load(), Suspects: c.suspects.Load(), NotReady: c.notReady.Load(), Detours: c.detours.Load(),
 	}
 	r.channelMu.RLock()
@@ -180,6 +222,9 @@ func (r *Router) Metrics() Snapshot {
 	r.channelMu.RUnlock()
 	for name, s := range *r.servers.Load() {
 		out.Served[name] = s.Stats()
+	}
+	for name, s := range *r.services.Load() {
+		out.Services[name] = s.stats.snapshot()
 	}
 	return out
 }

@@ -288,12 +288,12 @@ func (r *Router) probeChannel(channel string) {
 	}
 }
 
-// probe starts to probe a peer, unless that is under way or was begun a moment ago.
+// probe starts to probe a peer, unless that is under way or was begun a moment ago, or nobody keeps its link.
 func (r *Router) probe(l *link) {
 	r.links.mu.Lock()
 	defer r.links.mu.Unlock()
 	now := monotime.Now()
-	if l.probing || l.probed != 0 && now.Sub(l.probed) < probeAfter {
+	if r.links.all[l.linkKey] != l || l.probing || l.probed != 0 && now.Sub(l.probed) < probeAfter {
 		return
 	}
 	l.probed = now

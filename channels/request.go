@@ -64,7 +64,7 @@ func (r *Request) Channel() string { return r.channel }
 func (r *Request) Direct() bool { return r.direct }
 
 // OneWay reports whether nobody waits for the reply: a Send, or a publish without reply subject.
-func (r *Request) OneWay() bool { return r.msg.Reply == "" || r.blob.Flags&wire.FlagOneWay != 0 }
+func (r *Request) OneWay() bool { return oneWay(r.msg.Reply, r.blob) }
 
 // Deadline is the caller's deadline on the store's clock; ok is false when the caller said none.
 func (r *Request) Deadline() (deadline time.Time, ok bool) {
@@ -72,9 +72,11 @@ func (r *Request) Deadline() (deadline time.Time, ok bool) {
 }
 
 // Sender returns who sent the request; ok is false for a plain NATS client and for what has no reply subject.
-func (r *Request) Sender() (s Sender, ok bool) {
+func (r *Request) Sender() (s Sender, ok bool) { return senderOf(r.msg.Reply) }
+
+func senderOf(replyTo string) (s Sender, ok bool) {
 	// fab.<mesh>.node.<rid>.<lifecycle>.r<epoch>.<blob> or fab.<mesh>.client.<name>.r<epoch>.<blob>
-	t := strings.Split(r.msg.Reply, ".")
+	t := strings.Split(replyTo, ".")
 	if len(t) < 6 || t[0] != "fab" {
 		return s, false
 	}

@@ -72,11 +72,11 @@ func (r *Router) selectTarget(op *operation) (target, error) {
 		// Nobody would tell us that nobody is there.
 		switch a := op.ch.audience(); {
 		case !a.listed && a.members.Expired():
-			return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, listExpired)
+			return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.target, listExpired)
 		case !a.listed:
-			return target{}, fail(op.call.Op, outcome.NotFound, outcome.NotAccepted, op.ch.target, "no node lists it")
+			return target{}, fail(op.call.Op, outcome.NotFound, outcome.NotAccepted, op.target, "no node lists it")
 		case !a.ready:
-			return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, "no member that lists it is ready")
+			return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.target, "no member that lists it is ready")
 		}
 	}
 	routes := r.routes.Load()
@@ -93,7 +93,7 @@ func (r *Router) selectTarget(op *operation) (target, error) {
 	if to, ok := rt.pick(nil); ok {
 		return to, nil
 	}
-	return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.ch.target, "no member that lists it is ready")
+	return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, op.target, "no member that lists it is ready")
 }
 
 // audience is what candidates says of a channel, for as long as neither the list of members nor a peer's state changes.

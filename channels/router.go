@@ -58,12 +58,15 @@ type Router struct {
 	ended   bool // no Serve any more; guarded by serveMu
 	serving atomic.Bool
 	servers atomic.Pointer[map[string]*Server]
-	intakes intakes
-	inbox   *intake // of the node's own channel subjects; nil in a client
-	hellos  *nats.Subscription
-	srv     discovery
+	// services are those that are listened for.
+	services atomic.Pointer[map[string]*service]
+	intakes  intakes
+	inbox    *intake // of the node's own channel subjects; nil in a client
+	hellos   *nats.Subscription
+	srv      discovery
 
 	ridBytes []byte // the payload of acceptance notices
+	refusals [whyCount]nats.Header
 	handlers atomic.Pointer[handlerScope]
 
 	ctx       context.Context // of the router's own goroutines
@@ -99,6 +102,8 @@ func New(cfg Config) (*Router, error) {
 	r.links.init(r)
 	r.pulse.init(cfg.Clock)
 	r.servers.Store(&map[string]*Server{})
+	r.services.Store(&map[string]*service{})
+	r.makeRefusals()
 	r.handlers.Store(newHandlerScope())
 	if len(cfg.CallMiddleware) > 0 {
 		r.invoke = r.runCall
@@ -192,6 +197,11 @@ func (r *Router) SetServing(on bool) error {
 			errs = append(errs, err)
 		}
 	}
+	for _, s := range *r.services.Load() {
+		if err := s.resizeLocked(); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	r.serveMu.Unlock()
 	if err := errors.Join(errs...); err != nil || !r.nc.IsConnected() {
 		return err
@@ -256,8 +266,15 @@ func (r *Router) close(ctx context.Context) error {
 	r.serveMu.Lock()
 	r.ended = true
 	r.serving.Store(false)
+	leaving, err := r.leaveServicesLocked()
 	r.serveMu.Unlock()
-	err := r.drainAll(ctx)
+	if err != nil && !r.nc.IsClosed() {
+		r.log.Warn("leaving the services' shared subjects", zap.Error(err))
+	}
+	for _, in := range leaving {
+		awaitClosed(ctx, in)
+	}
+	err = r.drainAll(ctx)
 
 	r.waiters.mu.Lock()
 	r.waiters.closed = true
@@ -273,6 +290,7 @@ func (r *Router) close(ctx context.Context) error {
 	r.wg.Wait()
 
 	r.handlers.Load().cancel(ErrShutdown)
+	r.closeServices(ctx)
 	r.epochMu.Lock()
 	defer r.epochMu.Unlock()
 	for _, old := range []*epoch{e, r.retired} {

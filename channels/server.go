@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
-	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
@@ -41,10 +41,9 @@ type Server struct {
 	lastPanic atomic.Int64 // Unix nanoseconds of the last one that was logged
 
 	// Guarded by Router.serveMu.
-	weight  int
-	open    []*intake
-	leaving []*intake // drained, and possibly with messages left
-	gone    chan struct{}
+	weight int
+	group  group
+	gone   chan struct{}
 }
 
 // Serve begins to serve a channel. It returns when the NATS server has the subscriptions; they are opened now if the
@@ -60,6 +59,7 @@ func (r *Router) Serve(ctx context.Context, spec Spec) (*Server, error) {
 		return nil, fail("serve", outcome.InvalidOperation, outcome.NotAccepted, target, "only a node serves channels, and this is a client")
 	}
 	s := &Server{r: r, spec: spec, weight: spec.Weight, started: time.Now().UTC(), gone: make(chan struct{})}
+	s.group = group{r: r, subject: r.cfg.Mesh.Channel(spec.Name), take: s.take}
 	s.handler = spec.Handler
 	for i := len(spec.Middleware) - 1; i >= 0; i-- {
 		s.handler = spec.Middleware[i](s.handler)
@@ -157,38 +157,7 @@ func (s *Server) resizeLocked() error {
 	if s.queue.isDraining() || !s.r.serving.Load() {
 		want = 0
 	}
-	for len(s.open) < want {
-		in, err := s.r.subscribe(s.r.cfg.Mesh.Channel(s.spec.Name), wire.QueueGroup, s)
-		if err != nil {
-			return err
-		}
-		s.open = append(s.open, in)
-	}
-	var errs []error
-	for len(s.open) > want {
-		last := len(s.open) - 1
-		in := s.open[last]
-		s.open = s.open[:last]
-		s.leaving = append(s.leaving, in)
-		if err := in.leave(); err != nil && !errors.Is(err, nats.ErrBadSubscription) {
-			errs = append(errs, err)
-		}
-	}
-	s.forgetClosedLocked()
-	return errors.Join(errs...)
-}
-
-func (s *Server) forgetClosedLocked() {
-	kept := s.leaving[:0]
-	for _, in := range s.leaving {
-		select {
-		case <-in.closed:
-		default:
-			kept = append(kept, in)
-		}
-	}
-	clear(s.leaving[len(kept):])
-	s.leaving = kept
+	return s.group.resizeLocked(want)
 }
 
 // Drain stops serving the channel: it leaves the queue group without losing what was given to it, refuses what still
@@ -202,7 +171,7 @@ func (s *Server) Drain(ctx context.Context) error {
 		s.r.srv.remove(s.r, s)
 		errs = s.resizeLocked()
 	}
-	leaving := append([]*intake(nil), s.leaving...)
+	leaving := slices.Clone(s.group.leaving)
 	s.r.serveMu.Unlock()
 	if errs != nil && !s.r.nc.IsClosed() {
 		s.r.log.Warn("leaving a channel", zap.String("channel", s.spec.Name), zap.Error(errs))
@@ -313,11 +282,7 @@ func (s *Server) handle(req *Request) {
 func (s *Server) failed(req *Request, err error) {
 	s.stats.handlerErrors.Add(1)
 	s.stats.lastError.Store(&err)
-	var e *outcome.Error
-	if !errors.As(err, &e) {
-		e = outcome.Wrap("", outcome.InternalFailure, outcome.Accepted, "", "", err)
-	}
-	s.answerError(req, e)
+	s.answerError(req, asOutcome(err))
 }
 
 // invoke calls the handler and turns a panic into an error.
@@ -345,47 +310,16 @@ func (s *Server) invoke(req *Request) (reply Reply, err error) {
 
 // answer sends a handler's reply.
 func (s *Server) answer(req *Request, reply Reply) {
-	if req.OneWay() {
-		return
-	}
-	r, to := s.r, req.msg.Reply
-	var err error
-	if len(reply.Header) == 0 {
-		err = r.nc.Publish(to, reply.Data)
-	} else {
-		if name := reservedHeader(reply.Header); name != "" {
-			s.answerError(req, fail("", outcome.InternalFailure, outcome.Accepted, "", "the handler set the reserved header %q", name))
-			return
-		}
-		err = r.nc.PublishMsg(&nats.Msg{Subject: to, Header: reply.Header, Data: reply.Data})
-	}
-	switch {
-	case err == nil:
-		s.stats.replied.Add(1)
-	case errors.Is(err, nats.ErrMaxPayload):
-		s.stats.oversized.Add(1)
-		s.answerError(req, outcome.New("", outcome.CapacityExceeded, outcome.Accepted, "", "the handler ran, but its reply is too large: "+tooLarge(reply.Data, reply.Header, r.nc.MaxPayload())))
-	case errors.Is(err, nats.ErrBadHeaderMsg):
-		s.answerError(req, outcome.Wrap("", outcome.InternalFailure, outcome.Accepted, "", "the handler ran, but its reply has a header that NATS does not allow", err))
-	default:
-		s.stats.lost.Add(1)
-		r.log.Debug("sending a reply", zap.String("channel", s.spec.Name), zap.Error(err))
+	if !req.OneWay() {
+		_ = s.r.reply(req.msg.Reply, reply, &s.stats.answerStats)
 	}
 }
 
 // answerError sends an error; the request had been accepted.
 func (s *Server) answerError(req *Request, e *outcome.Error) {
-	if req.OneWay() {
-		return
+	if !req.OneWay() {
+		_ = s.r.replyError(req.msg.Reply, e, outcome.Accepted, &s.stats.answerStats)
 	}
-	h := nats.Header(e.Headers(outcome.Accepted))
-	h[wire.HeaderFrom] = []string{s.r.cfg.RID}
-	if err := s.r.nc.PublishMsg(&nats.Msg{Subject: req.msg.Reply, Header: h}); err != nil {
-		s.stats.lost.Add(1)
-		s.r.log.Debug("sending an error reply", zap.String("channel", s.spec.Name), zap.Error(err))
-		return
-	}
-	s.stats.errorReplies.Add(1)
 }
 
 // openInbox subscribes the node's own subjects.
@@ -395,7 +329,7 @@ func (r *Router) openInbox() (err error) {
 	if r.hellos, err = r.nc.Subscribe(r.cfg.Mesh.NodeHello(r.cfg.RID, r.cfg.Lifecycle), r.answerHello); err != nil {
 		return fmt.Errorf("subscribing to hellos: %w", err)
 	}
-	if r.inbox, err = r.subscribe(own+".ch.*", "", nil); err != nil {
+	if r.inbox, err = r.subscribe(own+".ch.*", "", r.takeDirect); err != nil {
 		return fmt.Errorf("subscribing to the node's inbox: %w", err)
 	}
 	return nil
