@@ -103,11 +103,16 @@ func (p *pulse) storeDeadline(local time.Time) time.Time {
 
 // localDeadline is the inverse of storeDeadline; ok is false when the store's clock is not known.
 func (p *pulse) localDeadline(deadline time.Time) (local time.Time, ok bool) {
+	now := time.Now()
+	b := p.last.Load()
+	if since, ok := b.fresh(now); ok && b.storeOK {
+		return now.Add(deadline.Sub(b.store) - since + b.bound), true
+	}
 	if p.clock == nil {
 		return local, false
 	}
 	store, bound, ok := p.clock.Now()
-	return time.Now().Add(deadline.Sub(store) + bound), ok
+	return now.Add(deadline.Sub(store) + bound), ok
 }
 
 // beat is called by the ticker.

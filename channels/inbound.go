@@ -43,6 +43,15 @@ func (in *Inbound) Deadline() (deadline time.Time, ok bool) {
 	return in.blob.Deadline, !in.blob.Deadline.IsZero()
 }
 
+// LocalDeadline is the caller's deadline on the local clock, late by the clock's error; ok is false when the caller said
+// none, or the store's clock is not known.
+func (in *Inbound) LocalDeadline() (local time.Time, ok bool) {
+	if in.blob.Deadline.IsZero() {
+		return local, false
+	}
+	return in.s.r.pulse.localDeadline(in.blob.Deadline)
+}
+
 // Past reports whether the deadline has certainly passed at now; false without a deadline.
 func (in *Inbound) Past(now time.Time) bool {
 	return !in.blob.Deadline.IsZero() && in.s.r.pulse.past(now, in.blob.Deadline)

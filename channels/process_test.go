@@ -41,8 +41,9 @@ func newClock() *kvlocation.Clock {
 	return c
 }
 
-// runMember serves the channel "work" until it is killed. Before it does anything else, its handler appends the
-// request's identity (the payload up to the first blank) to the journal; "sleep=<ms>" behind it makes it sleep.
+// runMember serves the channel "work" and the service "svc" until it is killed. Before they do anything else, their
+// handlers append the request's identity (the payload up to the first blank) to the journal; "sleep=<ms>" behind it makes
+// the channel's handler sleep.
 func runMember() {
 	fatal := func(err error) {
 		if err != nil {
@@ -78,10 +79,16 @@ func runMember() {
 		return channels.Reply{Data: []byte(rid)}, nil
 	}})
 	fatal(err)
+	fatal(r.Listen(context.Background(), channels.Service{Name: "svc", Handle: func(in *channels.Inbound) {
+		in.Accept()
+		_, err := fmt.Fprintln(journal, string(in.Data()))
+		fatal(err)
+		in.Reply([]byte(rid), nil)
+	}}))
 	fatal(r.SetServing(true))
 	_, err = nc.Subscribe("stats."+rid, func(m *nats.Msg) {
 		s := r.Metrics()
-		data, _ := json.Marshal(memberStats{s.FreezeGaps, s.Epoch, s.Served["work"]})
+		data, _ := json.Marshal(memberStats{s.FreezeGaps, s.Epoch, s.Served["work"], s.Services["svc"]})
 		_ = m.Respond(data)
 	})
 	fatal(err)
@@ -93,6 +100,7 @@ func runMember() {
 type memberStats struct {
 	Gaps, Epoch uint64
 	Served      channels.ServeSnapshot
+	Service     channels.ServiceSnapshot
 }
 
 // proc is a member process.
