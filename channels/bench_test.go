@@ -74,3 +74,45 @@ func run(b *testing.B, callers int, do func() error) {
 		}
 	}
 }
+
+// BenchmarkCallRun compares an operation at a service of a named process run with nats.Conn.Request. Caller and member are
+// one process, so that the allocations are those of both.
+func BenchmarkCallRun(b *testing.B) {
+	srv := fabrictest.StartServer(b, fabrictest.AsProcess())
+	dir := newDirectory(member("m1", 1))
+	clock := newClock()
+	m := start(b, srv.URL(), channels.Config{RID: "m1", Lifecycle: 1, Directory: dir, Clock: clock})
+	if err := m.SetServing(true); err != nil {
+		b.Fatal(err)
+	}
+	listen(b, m, func(in *channels.Inbound) { in.Accept(); in.Reply(in.Data(), nil) })
+	caller := start(b, srv.URL(), channels.Config{RID: "m2", Lifecycle: 2, Directory: dir, Clock: clock})
+	subject := caller.RunSubject("m1", 1, "svc", "do.it")
+
+	rawMember, rawCaller := dial(b, srv.URL()), dial(b, srv.URL())
+	if _, err := rawMember.Subscribe("raw", func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
+		b.Fatal(err)
+	}
+	if err := rawMember.Flush(); err != nil {
+		b.Fatal(err)
+	}
+	data := bytes.Repeat([]byte("x"), 16)
+	sides := []struct {
+		name string
+		do   func() error
+	}{
+		{"fabric", func() error {
+			_, err := caller.CallRun(context.Background(), &channels.RunCall{Op: "request", RID: "m1", Lifecycle: 1, Subject: subject, Data: data})
+			return err
+		}},
+		{"raw", func() error { _, err := rawCaller.Request("raw", data, 5*time.Second); return err }},
+	}
+	for _, callers := range []int{1, 64} {
+		for _, side := range sides {
+			b.Run(fmt.Sprintf("16B/callers=%d/%s", callers, side.name), func(b *testing.B) {
+				b.ReportAllocs()
+				run(b, callers, side.do)
+			})
+		}
+	}
+}
