@@ -28,6 +28,10 @@ var ErrRolledBack = errors.New("the store was rolled back: it lost writes that i
 var ErrMadeAgain = errors.New("the store's streams were removed and made again since this process started: " +
 	"stop every node of the mesh and start the nodes again; what the old streams held is lost")
 
+// Audits and what is handed over rest on no revision: an entry is known by its operation ID, and a first message that
+// is gone is DataLost. Their streams may be made again, or be new in a mesh that an older version made, while
+// processes run.
+
 // life is what this process knows of the present life of one bucket's stream.
 type life struct {
 	epoch uint64 // as found by Open; not changed afterwards
@@ -46,7 +50,7 @@ func (l *life) seen(seq uint64) {
 
 // acknowledged judges the acknowledgement of an own write that was first sent when the mark stood at mark.
 func (s *Store) acknowledged(b *bucket, mark, seq uint64) error {
-	if seq > mark {
+	if seq > mark || !b.fences {
 		b.life.seen(seq)
 		return nil
 	}

@@ -195,31 +195,44 @@ func (b *bucket) parse(m *nats.Msg) (*storedMsg, error) {
 	}, nil
 }
 
-// parseSeveral reads the answer to a read of several keys: its parts, then the end. Each part names its predecessor,
-// so a lost one is noticed.
+// parseSeveral reads the answer to a read of several keys: all of its parts, then the end.
 func (b *bucket) parseSeveral(parts []*nats.Msg, end *nats.Msg) (*snapshot, error) {
-	snap := &snapshot{msgs: make([]*storedMsg, 0, len(parts))}
+	msgs, err := b.parseParts(parts, end)
+	if err != nil {
+		return nil, err
+	}
+	if first(end.Header, "Nats-Num-Pending") != "0" {
+		return nil, errPartMissing
+	}
+	upTo, err := strconv.ParseUint(first(end.Header, "Nats-UpTo-Sequence"), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the server's answer %v", end.Header)
+	}
+	return &snapshot{msgs: msgs, upTo: upTo}, nil
+}
+
+var errPartMissing = errors.New("a part of the server's answer is missing")
+
+// parseParts reads the parts of an answer. Each names its predecessor, and the end the last one, so a lost one is
+// noticed.
+func (b *bucket) parseParts(parts []*nats.Msg, end *nats.Msg) ([]*storedMsg, error) {
+	msgs := make([]*storedMsg, 0, len(parts))
 	last := "0"
 	for _, p := range parts {
 		if first(p.Header, "Nats-Last-Sequence") != last {
-			return nil, errors.New("a part of the server's answer is missing")
+			return nil, errPartMissing
 		}
 		last = first(p.Header, "Nats-Sequence")
 		m, err := b.parse(p)
 		if err != nil {
 			return nil, err
 		}
-		snap.msgs = append(snap.msgs, m)
+		msgs = append(msgs, m)
 	}
-	if first(end.Header, "Nats-Last-Sequence") != last || first(end.Header, "Nats-Num-Pending") != "0" {
-		return nil, errors.New("a part of the server's answer is missing")
+	if first(end.Header, "Nats-Last-Sequence") != last {
+		return nil, errPartMissing
 	}
-	upTo, err := strconv.ParseUint(first(end.Header, "Nats-UpTo-Sequence"), 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the server's answer %v", end.Header)
-	}
-	snap.upTo = upTo
-	return snap, nil
+	return msgs, nil
 }
 
 // sleep waits for d; its error says why it ended early.

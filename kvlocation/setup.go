@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,7 +42,7 @@ const (
 	updateTimeout = 30 * time.Second
 )
 
-// Setup says how the buckets of a mesh are to look.
+// Setup says how the streams of a mesh are to look: the buckets NODES, LOCATION and SUPERVISE, and the stream RELAY.
 type Setup struct {
 	// Mesh is the name of the mesh: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
 	Mesh string
@@ -54,6 +55,9 @@ type Setup struct {
 	// SetReplicas lets Init change the number of replicas of buckets that exist. Without it a difference is
 	// reported as drift and nothing is changed.
 	SetReplicas bool
+
+	// records leaves out the streams that programs without an RID have nothing to do with, and no right to ask about.
+	records bool
 }
 
 // Report is what Init did and what Init or Check found.
@@ -64,9 +68,11 @@ type Report struct {
 	Buckets []BucketReport `json:"buckets"`
 }
 
-// BucketReport is one bucket of a Report.
+// BucketReport is one bucket of a Report, or the stream RELAY.
 type BucketReport struct {
 	Bucket string `json:"bucket"`
+	// Stream is the name of the stream behind it.
+	Stream string `json:"stream"`
 	// Missing: the bucket does not exist (Check only).
 	Missing bool `json:"missing,omitempty"`
 	// Created: Init made it.
@@ -77,6 +83,14 @@ type BucketReport struct {
 	Replicas int    `json:"replicas,omitempty"`
 	// Drift lists what is not as it should be.
 	Drift []Drift `json:"drift,omitempty"`
+}
+
+// name is how messages call it.
+func (b BucketReport) name() string {
+	if b.Bucket == b.Stream {
+		return "stream " + b.Stream
+	}
+	return "bucket " + b.Bucket
 }
 
 // Drift is one setting of a bucket that is not as it should be.
@@ -101,11 +115,11 @@ func (r Report) OK() bool {
 func (r Report) dangerous(server string) error {
 	for _, b := range r.Buckets {
 		if b.Missing {
-			return fmt.Errorf("bucket %s does not exist: make the mesh's buckets first (fabricnode init --mesh %s --server %s)", b.Bucket, r.Mesh, server)
+			return fmt.Errorf("%s does not exist: make the mesh's streams first (fabricnode init --mesh %s --server %s)", b.name(), r.Mesh, server)
 		}
 		for _, d := range b.Drift {
 			if d.Dangerous {
-				return fmt.Errorf("bucket %s: %s: correct the stream KV_%s, or remove it and make it again (all it holds is lost then)", b.Bucket, d, b.Bucket)
+				return fmt.Errorf("%s: %s: correct the stream %s, or remove it and make it again (all it holds is lost then)", b.name(), d, b.Stream)
 			}
 		}
 	}
@@ -122,8 +136,8 @@ func (r Report) epoch(bucket string) uint64 {
 	return 0
 }
 
-// Init makes the buckets of a mesh that do not exist. It is idempotent, and any number of programs may call it at
-// once. Of buckets that exist it repairs nothing but what SetReplicas allows: the rest stands in the report as
+// Init makes the streams of a mesh that do not exist: all of a new mesh, or those that an older version did not make.
+// The epochs of the ones that exist stay. It is idempotent, and any number of programs may call it at once. Of streams that exist it repairs nothing but what SetReplicas allows: the rest stands in the report as
 // drift, which is not an error.
 //
 // Errors name what is missing: JetStream, a newer server, servers for the replicas, a permission, an answer.
@@ -131,7 +145,7 @@ func Init(ctx context.Context, nc *nats.Conn, s Setup) (Report, error) {
 	return s.run(ctx, nc, true)
 }
 
-// Check compares the buckets of a mesh with what they should be, and changes nothing. A missing bucket and drift
+// Check compares the streams of a mesh with what they should be, and changes nothing. A missing stream and drift
 // stand in the report and are no error.
 func Check(ctx context.Context, nc *nats.Conn, s Setup) (Report, error) {
 	return s.run(ctx, nc, false)
@@ -187,7 +201,7 @@ func (s Setup) streams() []jetstream.StreamConfig {
 	if s.Memory {
 		storage = jetstream.MemoryStorage
 	}
-	stream := func(bucket, change string) jetstream.StreamConfig {
+	bucket := func(bucket, change string) jetstream.StreamConfig {
 		return jetstream.StreamConfig{
 			Name:              "KV_" + bucket,
 			Description:       "natsfabric mesh " + s.Mesh,
@@ -216,16 +230,25 @@ func (s Setup) streams() []jetstream.StreamConfig {
 			Metadata: map[string]string{MetaMesh: s.Mesh},
 		}
 	}
-	return []jetstream.StreamConfig{
-		stream(mesh.NodesBucket(), changeNodes),
-		stream(mesh.LocationBucket(), changeLocation),
+	streams := []jetstream.StreamConfig{
+		bucket(mesh.NodesBucket(), changeNodes),
+		bucket(mesh.LocationBucket(), changeLocation),
 	}
+	if s.records {
+		return streams
+	}
+	// What is handed over may have many parts under one subject. It goes away by TTL, without a marker.
+	relay := bucket(mesh.RelayStream(), "")
+	relay.Name, relay.Subjects = mesh.RelayStream(), []string{mesh.RelayPrefix() + ".>"}
+	relay.MaxMsgsPerSubject, relay.SubjectDeleteMarkerTTL, relay.RePublish = -1, 0, nil
+	return append(streams, bucket(mesh.SuperviseBucket(), changeSupervise), relay)
 }
 
 // The bucket's token in the subjects of republished changes.
 const (
-	changeNodes    = "nodes"
-	changeLocation = "location"
+	changeNodes     = "nodes"
+	changeLocation  = "location"
+	changeSupervise = "supervise"
 )
 
 // patiently puts a question to the JetStream API until the answer is definite, for as long as ctx allows and 30 s at
@@ -269,7 +292,7 @@ func checkServer(ctx context.Context, nc *nats.Conn, js jetstream.JetStream) err
 }
 
 func (s Setup) bucket(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, want jetstream.StreamConfig, create bool) (BucketReport, error) {
-	b := BucketReport{Bucket: want.Name[len("KV_"):]}
+	b := BucketReport{Bucket: strings.TrimPrefix(want.Name, "KV_"), Stream: want.Name}
 	info, err := patiently(ctx, nc, func(ctx context.Context) (*jetstream.StreamInfo, error) { return streamInfo(ctx, js, want.Name) })
 	actx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()

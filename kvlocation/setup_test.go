@@ -36,7 +36,7 @@ func TestInit(t *testing.T) {
 	set := Setup{Mesh: "m"}
 
 	r, err := Check(ctx, nc, set)
-	if err != nil || r.OK() || len(r.Buckets) != 2 || !r.Buckets[0].Missing {
+	if err != nil || r.OK() || len(r.Buckets) != 4 || !r.Buckets[0].Missing {
 		t.Fatalf("check of nothing: %+v, %v", r, err)
 	}
 	_, err = Open(ctx, nc, Config{Mesh: "m"})
@@ -76,6 +76,42 @@ func TestInit(t *testing.T) {
 	}
 }
 
+// TestInitOfOlderMesh gives the streams that an older version did not make to a mesh whose nodes run.
+func TestInitOfOlderMesh(t *testing.T) {
+	t.Parallel()
+	srv := fabrictest.StartServer(t)
+	nc, ctx := connect(t, srv.URL()), testContext(t)
+	old, err := Init(ctx, nc, Setup{Mesh: "m", records: true})
+	if err != nil || len(old.Buckets) != 2 {
+		t.Fatalf("%+v, %v", old, err)
+	}
+	running := openStore(t, connect(t, srv.URL()), Config{Mesh: "m"}) // it asks for no more than the older version did
+	lease, err := running.AcquireLease(ctx, LeaseConfig{RID: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release(lease)
+	_, err = Open(ctx, nc, Config{Mesh: "m", RID: "n2"})
+	wantText(t, err, "FABRIC_m_SUPERVISE", "does not exist", "init")
+
+	r, err := Init(ctx, nc, Setup{Mesh: "m"})
+	if err != nil || !r.OK() || len(r.Buckets) != 4 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for i, b := range r.Buckets {
+		if b.Created != (i >= 2) || b.Epoch == 0 || i < 2 && b.Epoch != old.Buckets[i].Epoch {
+			t.Errorf("%+v", b)
+		}
+	}
+	if err := running.checkIdentity(ctx, lease.clock); err != nil {
+		t.Errorf("the store looks like another one to a node that runs: %v", err)
+	}
+	if err := lease.Verify(ctx); err != nil {
+		t.Error(err)
+	}
+	openStore(t, nc, Config{Mesh: "m", RID: "n2"})
+}
+
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	srv := fabrictest.StartServer(t)
@@ -85,6 +121,22 @@ func TestDrift(t *testing.T) {
 		t.Fatal(err)
 	}
 	js, _ := jetstream.New(nc)
+	relay, err := js.Stream(ctx, "FABRIC_m_RELAY")
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := relay.CachedInfo().Config
+	bad := good
+	bad.MaxMsgsPerSubject = 1
+	if _, err := js.UpdateStream(ctx, bad); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(ctx, nc, Config{Mesh: "m", RID: "n1"})
+	wantText(t, err, "stream FABRIC_m_RELAY: max_msgs_per_subject is 1, must be -1")
+	openStore(t, nc, Config{Mesh: "m"})
+	if _, err := js.UpdateStream(ctx, good); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		field     string
 		change    func(*jetstream.StreamConfig)

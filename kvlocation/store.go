@@ -28,7 +28,7 @@ type Config struct {
 	// Domain is the JetStream domain of the store; empty means the connection's own.
 	Domain string
 	// RID names the keys that this program may write for itself (probe.<rid>). A program without an RID leaves it
-	// empty and gets a name of its own.
+	// empty and gets a name of its own; Open then does not ask for the streams that only nodes use.
 	RID string
 	// AttemptTimeout bounds one request to the store, after which it is sent again. Default 2 s. A quarter of it
 	// is given to a read, because a frozen replica swallows reads while the others would answer.
@@ -50,10 +50,12 @@ type Store struct {
 	timeout time.Duration
 	api     string // "$JS.API." or that of the domain
 
-	location *bucket
-	nodes    *bucket
-	identity identity
-	mux      *mux
+	location  *bucket
+	nodes     *bucket
+	supervise *bucket
+	relay     *bucket
+	identity  identity
+	mux       *mux
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -61,13 +63,16 @@ type Store struct {
 	once   sync.Once
 }
 
-// bucket spells the subjects of one bucket.
+// bucket spells the subjects of one bucket, or of the relay stream, whose subjects are keys behind a prefix of its own.
 type bucket struct {
 	name    string
 	stream  string
 	subject string // of the keys as they are stored, with a final dot
 	publish string // of the keys as they are published: a JetStream domain changes it
 	direct  string // of a direct get; the stored subject of a key follows it after a dot
+
+	// fences: authority rests on the bucket's revisions, so the process must not go on with another life of it.
+	fences bool
 
 	confirm confirmer
 	life    life
@@ -83,6 +88,11 @@ func (s *Store) newBucket(name string) *bucket {
 	return b
 }
 
+func (s *Store) newRelay() *bucket {
+	name, subject := s.mesh.RelayStream(), s.mesh.RelayPrefix()+"."
+	return &bucket{name: name, stream: name, subject: subject, publish: subject, direct: s.api + "DIRECT.GET." + name}
+}
+
 // Open opens the store of a mesh on nc, which must have been made with nats.ReconnectBufSize(-1): a write that waits
 // in a reconnect buffer would go out after its caller gave it up. Open makes nothing: streams are made by Init.
 //
@@ -92,7 +102,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Store, error) {
 	if err := cfg.check(nc); err != nil {
 		return nil, refused("open store of", fmt.Sprintf("mesh %q", cfg.Mesh), err)
 	}
-	report, err := Check(ctx, nc, Setup{Mesh: cfg.Mesh, Domain: cfg.Domain})
+	report, err := Check(ctx, nc, Setup{Mesh: cfg.Mesh, Domain: cfg.Domain, records: cfg.RID == ""})
 	if err != nil {
 		return nil, unavailable("open store of", fmt.Sprintf("mesh %q", cfg.Mesh), err)
 	}
@@ -120,8 +130,12 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Store, error) {
 	}
 	s.location = s.newBucket(s.mesh.LocationBucket())
 	s.nodes = s.newBucket(s.mesh.NodesBucket())
+	s.supervise = s.newBucket(s.mesh.SuperviseBucket())
+	s.relay = s.newRelay()
 	s.identity.lost = make(chan struct{})
-	s.location.life.epoch, s.nodes.life.epoch = report.epoch(s.location.name), report.epoch(s.nodes.name)
+	for _, b := range []*bucket{s.nodes, s.location} {
+		b.fences, b.life.epoch = true, report.epoch(b.name)
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	m, err := newMux(nc)
 	if err != nil {
@@ -137,7 +151,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Store, error) {
 func (s *Store) Close() error {
 	s.once.Do(func() {
 		s.cancel()
-		for _, b := range []*bucket{s.location, s.nodes} {
+		for _, b := range []*bucket{s.location, s.nodes, s.supervise, s.relay} {
 			b.confirm.close()
 		}
 		s.mux.close()

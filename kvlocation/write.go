@@ -28,6 +28,7 @@ type write struct {
 	opID   string        // also the message ID; the same for every sending
 	ttl    time.Duration // whole seconds; 0 = for ever
 	marker bool          // a delete marker, which keeps value
+	rollup bool          // takes the place of every earlier message of the key
 	// applied judges what the key holds (nil: no message) after the revision has moved, when that is not the write
 	// itself. nil cannot tell.
 	applied func(*storedMsg) verdict
@@ -227,6 +228,8 @@ func (sd *sending) fill(c *call) {
 	}
 	if sd.marker {
 		c.set("KV-Operation", "PURGE")
+	}
+	if sd.marker || sd.rollup {
 		c.set("Nats-Rollup", "sub")
 	}
 	if sd.ttl > 0 {
