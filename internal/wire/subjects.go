@@ -19,6 +19,20 @@ const (
 	HeaderFrom = "Fabric-From"
 	// HeaderServedBy is the RID that served a request of a reference channel.
 	HeaderServedBy = "Fabric-Served-By"
+	// HeaderIntent says what an operation may do beyond reaching an object that exists: instance (a missing Instance
+	// Spot is made), and between nodes recover, create, get-or-create.
+	HeaderIntent = "Fabric-Intent"
+	// HeaderType and HeaderClass name the type of an object that may be made.
+	HeaderType  = "Fabric-Type"
+	HeaderClass = "Fabric-Class"
+	// HeaderRoute tells a caller where an object is, or "-" when it is only not here.
+	HeaderRoute = "Fabric-Route"
+	// HeaderFinal stands in a refusal after which no other node may be asked to make the object.
+	HeaderFinal = "Fabric-Final"
+	// HeaderSpot is the Spot that sent a message to all its members.
+	HeaderSpot = "Fabric-Spot"
+	// HeaderChain lists the objects whose turns wait for this operation.
+	HeaderChain = "Fabric-Chain"
 )
 
 // Mesh spells the subjects and bucket names of one mesh.
@@ -31,6 +45,9 @@ func (m Mesh) Channel(channel string) string { return m.prefix() + "ch." + chann
 
 // Admin is the subject of an operator request.
 func (m Mesh) Admin(verb string) string { return m.prefix() + "admin." + verb }
+
+// Call is the prefix of the gateway's subjects, without a final dot: the kind and the escaped ID follow.
+func (m Mesh) Call() string { return m.prefix() + "call" }
 
 // Node is the prefix of one process run's inbox, without a final dot.
 func (m Mesh) Node(rid string, lifecycle uint64) string {
