@@ -416,7 +416,12 @@ func recordsInKV(t *testing.T, b *bed) {
 		return true
 	}})
 	ctx := testContext(t)
-	ready := p.ready(t, key).Entry
+	creating := p.create(t, key).Entry
+	if string(creating.Record.Activation) != `{"input":1}` {
+		t.Errorf("the Creating record holds %+v", creating)
+	}
+	ch, err := p.Ready(ctx, creating, n1)
+	ready := mustChange(t, ch, err).Entry
 
 	js, err := jetstream.New(connect(t, b.servers[0].URL()))
 	if err != nil {
@@ -435,10 +440,13 @@ func recordsInKV(t *testing.T, b *bed) {
 	if err := json.Unmarshal(seen.Value(), &fields); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"v", "phase", "kind", "type", "owner", "generation", "owner_generation", "write", "ops", "activation", "created", "updated"} {
+	for _, name := range []string{"v", "phase", "kind", "type", "owner", "generation", "owner_generation", "write", "ops", "created", "updated"} {
 		if fields[name] == nil {
 			t.Errorf("the record has no field %s: %s", name, seen.Value())
 		}
+	}
+	if string(fields["kind"]) != `"user_spot"` || fields["activation"] != nil {
+		t.Errorf("the Ready record is %s", seen.Value())
 	}
 	// A field that this version does not know comes from outside, by the same compare-and-set.
 	value := strings.Replace(string(seen.Value()), "{", `{"future":{"a":[1,2]},`, 1)
@@ -447,7 +455,7 @@ func recordsInKV(t *testing.T, b *bed) {
 		t.Fatal(err)
 	}
 	// The revision that the operation knows is not the last one any more: it reads again and keeps what it found.
-	ch, err := p.Adopt(ctx, ready, n1later)
+	ch, err = p.Adopt(ctx, ready, n1later)
 	mustChange(t, ch, err)
 	e := p.mustRead(t, key)
 	if string(e.Record.Unknown["future"]) != `{"a":[1,2]}` || string(e.Record.Owner.Unknown["zone"]) != `"z1"` || e.Record.Owner.Lease != n1later.Lease {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -199,24 +200,32 @@ func (w *worker) write(key ObjectKey, at Entry) {
 	verbs := map[Phase][]Verb{
 		PhaseMissing:  {VerbCreate},
 		PhaseCreating: {VerbReady, VerbReady, VerbTakeover, VerbCancel},
-		PhaseReady:    {VerbAdopt, VerbClose},
+		PhaseReady:    {VerbAdopt, VerbWith, VerbWith, VerbClose},
 	}[at.Phase()]
 	verb := verbs[w.rnd.IntN(len(verbs))]
 	if w.rnd.IntN(8) == 0 {
-		verb = []Verb{VerbCreate, VerbReady, VerbAdopt, VerbClose}[w.rnd.IntN(4)]
+		verb = []Verb{VerbCreate, VerbReady, VerbAdopt, VerbWith, VerbClose}[w.rnd.IntN(5)]
 	}
 	if verb == VerbAdopt {
 		w.owner.Lease++
 	}
-	a := at.action(verb, w.owner)
+	by := w.owner
+	if verb == VerbWith && at.Record.Owner.RID == by.RID {
+		by = at.Record.Owner // as adopted
+	}
+	a := at.action(verb, by)
 	a.Absent = Absence{rid: at.Record.Owner.RID, lifecycle: at.Record.Owner.Lifecycle}
 	in := modelInput{
-		key: key.ID, verb: verb, by: w.owner.RID, lease: w.owner.Lease,
+		key: key.ID, verb: verb, by: by.RID, lease: by.Lease,
 		incarnation: incarnation(at), ownerGen: at.Record.OwnerGeneration, evidence: at.Record.Owner.RID,
 	}
-	if verb == VerbCreate {
+	switch verb {
+	case VerbCreate:
 		in.incarnation = fmt.Sprintf("%d.%d", w.client, w.h.len())
-		a.Type, a.With = "room", json.RawMessage(`"`+in.incarnation+`"`)
+		a.Class, a.Type, a.With = ClassActor, "room", withOf(in)
+	case VerbWith:
+		in.with = fmt.Sprintf("%d.%d", w.client, w.h.len())
+		a.With = withOf(in)
 	}
 	limit := 20 * time.Second
 	if w.holding || w.rnd.IntN(3) == 0 {
@@ -276,9 +285,21 @@ func (w *worker) endOf(key ObjectKey, ch Change, err error) modelEnd {
 	return endUnknown
 }
 
+// withOf is what the record holds after in: the name that the create gave, and what was set since.
+func withOf(in modelInput) json.RawMessage {
+	return json.RawMessage(`"` + in.incarnation + "/" + in.with + `"`)
+}
+
+func splitWith(e Entry) (incarnation, with string) {
+	var both string
+	_ = json.Unmarshal(e.Record.With, &both) // a marker has none
+	incarnation, with, _ = strings.Cut(both, "/")
+	return incarnation, with
+}
+
 // incarnation is the name that the create gave.
-func incarnation(e Entry) (name string) {
-	_ = json.Unmarshal(e.Record.With, &name) // a marker has none
+func incarnation(e Entry) string {
+	name, _ := splitWith(e)
 	return name
 }
 
@@ -292,8 +313,9 @@ func (p party) readFor(t *testing.T, h *history, key ObjectKey) Entry {
 	}
 	st := modelState{}
 	if e.Phase() != PhaseMissing {
+		inc, with := splitWith(e)
 		st = modelState{
-			incarnation: incarnation(e), phase: e.Phase(), owner: e.Record.Owner.RID,
+			incarnation: inc, with: with, phase: e.Phase(), owner: e.Record.Owner.RID,
 			ownerGen: e.Record.OwnerGeneration, lease: e.Record.Owner.Lease,
 		}
 	}

@@ -20,6 +20,7 @@ type modelState struct {
 	owner       string
 	ownerGen    uint64
 	lease       uint64
+	with        string // "" until it is set
 }
 
 // modelInput is one call.
@@ -30,6 +31,7 @@ type modelInput struct {
 	lease       uint64
 	incarnation string // that a create makes, or that another verb means
 	ownerGen    uint64 // that the caller holds
+	with        string // what is set
 	evidence    string // the owner against whom there is evidence
 }
 
@@ -74,6 +76,10 @@ func (s modelState) after(in modelInput) (modelState, bool) {
 		s2 := s
 		s2.lease = in.lease
 		return s2, s.phase == PhaseReady && held && in.lease > s.lease
+	case VerbWith:
+		s2 := s
+		s2.with = in.with
+		return s2, s.phase == PhaseReady && held && in.lease == s.lease
 	case VerbClose:
 		return modelState{}, s.phase == PhaseReady && held && in.lease >= s.lease
 	}
@@ -156,6 +162,11 @@ func TestModel(t *testing.T) {
 	verb := func(v Verb, by, inc string, ownerGen uint64) modelInput {
 		return modelInput{key: "k", verb: v, by: by, lease: 1, incarnation: inc, ownerGen: ownerGen, evidence: "a"}
 	}
+	setWith := func(inc, with string) modelInput {
+		in := verb(VerbWith, "a", inc, 1)
+		in.with = with
+		return in
+	}
 	read := modelInput{key: "k"}
 	saw := func(inc string, phase Phase) modelOutput {
 		if phase == "" {
@@ -187,6 +198,10 @@ func TestModel(t *testing.T) {
 		{"a write reported as not applied is seen", false, h{op(0, 0, 1, create("x"), nothing), op(1, 2, 3, read, saw("x", PhaseCreating))}},
 		{"the taken over creator wins", false, h{
 			op(0, 0, 1, create("x"), applied), op(1, 2, 3, verb(VerbTakeover, "b", "x", 0), applied), op(0, 4, 5, verb(VerbReady, "a", "x", 1), applied),
+		}},
+		{"what was set is lost", false, h{
+			op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), applied),
+			op(0, 4, 5, setWith("x", "s"), applied), op(1, 6, 7, read, saw("x", PhaseReady)),
 		}},
 		{"a refusal without a reason", false, h{op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), refused)}},
 		{"a late create behind a close", false, h{
