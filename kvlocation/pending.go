@@ -51,7 +51,13 @@ func (s *Store) prepare(at Entry, next Record, a Action) (*Pending, error) {
 		if err != nil {
 			return cannotTell
 		}
-		return e.Record.judge(a.OpID, base)
+		v := e.Record.judge(a.OpID, base)
+		if v == cannotTell && a.Verb == VerbCreate && e.Phase() != PhaseMissing && e.Generation() <= p.sd.mark {
+			// The list does not reach back to nothing, but this incarnation has held the key since before the first
+			// sending: a create of a later one was never possible.
+			return wasLost
+		}
+		return v
 	}
 	return p, nil
 }
