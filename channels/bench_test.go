@@ -116,3 +116,31 @@ func BenchmarkCallRun(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkSendUnconfirmed compares it with nats.Conn.Publish. Both end with the server having read everything.
+func BenchmarkSendUnconfirmed(b *testing.B) {
+	srv := fabrictest.StartServer(b, fabrictest.AsProcess())
+	caller := startClient(b, srv.URL(), newDirectory(member("m1", 1, "bench")))
+	ch, raw := caller.Channel("bench"), dial(b, srv.URL())
+	data := bytes.Repeat([]byte("x"), 16)
+	subject := channelSubject("bench")
+	sides := []struct {
+		name string
+		do   func() error
+		nc   *nats.Conn
+	}{
+		{"fabric", func() error { return ch.SendUnconfirmed(context.Background(), data) }, caller.nc},
+		{"raw", func() error { return raw.Publish(subject, data) }, raw},
+	}
+	for _, callers := range []int{1, 64} {
+		for _, side := range sides {
+			b.Run(fmt.Sprintf("16B/callers=%d/%s", callers, side.name), func(b *testing.B) {
+				b.ReportAllocs()
+				run(b, callers, side.do)
+				if err := side.nc.Flush(); err != nil {
+					b.Fatal(err)
+				}
+			})
+		}
+	}
+}

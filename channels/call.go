@@ -48,21 +48,21 @@ type target struct {
 	link    *link // nil for the queue group
 }
 
-// operate runs one operation to its one end. The call is passed by value, and so stays on the stack.
-func (r *Router) operate(ctx context.Context, c *Channel, call Call) (Reply, error) {
-	if c.invalid != nil {
-		return Reply{}, outcome.Wrap(call.Op, outcome.InvalidOperation, outcome.NotAccepted, c.target, "", c.invalid)
+// operate runs one operation of a channel to its one end.
+func (r *Router) operate(ctx context.Context, op *operation) (Reply, error) {
+	call := &op.call
+	if op.ch.invalid != nil {
+		return Reply{}, outcome.Wrap(call.Op, outcome.InvalidOperation, outcome.NotAccepted, op.target, "", op.ch.invalid)
 	}
-	op := operation{ch: c, call: call, target: c.target, stats: c.stats}
 	if err := op.check(ctx); err != nil {
 		return Reply{}, err
 	}
 	switch {
 	case call.Op == opSendUnconfirmed && call.RID == "":
 		// It waits for nothing, so it needs no deadline.
-		to, err := r.selectTarget(&op)
+		to, err := r.selectTarget(op)
 		if err == nil {
-			err = r.publish(&op, to.subject, "")
+			err = r.publish(op, to.subject, "")
 		}
 		return Reply{}, err
 	case call.Op == opSend:
@@ -72,21 +72,21 @@ func (r *Router) operate(ctx context.Context, c *Channel, call Call) (Reply, err
 	}
 	op.begin(ctx, r.cfg.DefaultTimeout)
 	if call.RID != "" {
-		return r.operateDirect(ctx, &op)
+		return r.operateDirect(ctx, op)
 	}
 	for {
-		to, err := r.selectTarget(&op)
+		to, err := r.selectTarget(op)
 		if err == nil {
-			reply, again, e := r.attempt(ctx, &op, to)
+			reply, again, e := r.attempt(ctx, op, to)
 			if !again {
 				return reply, e
 			}
-			err = r.selectAgain(ctx, &op)
+			err = r.selectAgain(ctx, op)
 		}
 		if err != nil {
 			return Reply{}, err
 		}
-		c.stats.reselected.Add(1)
+		op.stats.reselected.Add(1)
 		if call.trace != nil {
 			call.trace.Reselected++
 		}

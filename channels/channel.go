@@ -133,19 +133,21 @@ func (p *Peer) start(ctx context.Context, op string, data []byte, opts []CallOpt
 
 // start counts an operation from its beginning to its one end (I3, I5).
 func (r *Router) start(ctx context.Context, c *Channel, op, rid string, data []byte, opts []CallOption) (Reply, error) {
-	call := Call{Op: op, Channel: c.name, RID: rid, Data: data}
+	var o operation // filled in place: a copy costs more than all else here
+	o.ch, o.target, o.stats = c, c.target, c.stats
+	o.call.Op, o.call.Channel, o.call.RID, o.call.Data = op, c.name, rid, data
 	if len(opts) > 0 {
-		o := applyOptions(opts)
-		call.Header, call.early, call.trace = o.header, o.early, o.trace
+		with := applyOptions(opts)
+		o.call.Header, o.call.early, o.call.trace = with.header, with.early, with.trace
 	}
 	c.stats.started.Add(1)
 	var reply Reply
 	var err error
 	if r.invoke == nil {
-		reply, err = r.operate(ctx, c, call)
+		reply, err = r.operate(ctx, &o)
 	} else {
-		mc := call
-		reply, err = r.invoke(ctx, &mc)
+		call := o.call // on the heap, unlike the operation
+		reply, err = r.invoke(ctx, &call)
 	}
 	if err != nil {
 		c.stats.failed.count(outcome.KindOf(err), outcome.AcceptanceOf(err))
@@ -157,5 +159,6 @@ func (r *Router) start(ctx context.Context, c *Channel, op, rid string, data []b
 
 // runCall is the innermost Invoker.
 func (r *Router) runCall(ctx context.Context, call *Call) (Reply, error) {
-	return r.operate(ctx, r.Channel(call.Channel), *call)
+	c := r.Channel(call.Channel)
+	return r.operate(ctx, &operation{ch: c, target: c.target, stats: c.stats, call: *call})
 }

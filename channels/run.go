@@ -42,10 +42,9 @@ func (r *Router) RunSubject(rid string, lifecycle uint64, service, tail string) 
 func (r *Router) CallRun(ctx context.Context, c *RunCall) (Reply, error) {
 	stats := &r.counters.runs
 	stats.started.Add(1)
-	op := operation{
-		call:   Call{Op: c.Op, RID: c.RID, Data: c.Data, Header: c.Header},
-		target: c.Target, stats: stats,
-	}
+	var op operation
+	op.target, op.stats = c.Target, stats
+	op.call.Op, op.call.RID, op.call.Data, op.call.Header = c.Op, c.RID, c.Data, c.Header
 	switch {
 	case c.OneWay:
 		op.flags = wire.FlagNotice | wire.FlagOneWay
