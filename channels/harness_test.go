@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,23 +26,21 @@ const (
 
 // directory is a list of members that the test sets.
 type directory struct {
+	members atomic.Pointer[kvlocation.Members]
+
 	mu      sync.Mutex
-	members *kvlocation.Members
 	changed chan struct{}
 	rev     uint64
 }
 
 func newDirectory(ms ...kvlocation.Member) *directory {
-	d := &directory{members: kvlocation.NewMembers(nil), changed: make(chan struct{})}
+	d := &directory{changed: make(chan struct{})}
+	d.members.Store(kvlocation.NewMembers(nil))
 	d.put(ms...)
 	return d
 }
 
-func (d *directory) Members() *kvlocation.Members {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.members
-}
+func (d *directory) Members() *kvlocation.Members { return d.members.Load() }
 
 func (d *directory) Changed() <-chan struct{} {
 	d.mu.Lock()
@@ -53,13 +52,13 @@ func (d *directory) Changed() <-chan struct{} {
 func (d *directory) put(ms ...kvlocation.Member) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	all := append([]kvlocation.Member(nil), d.members.All()...)
+	all := append([]kvlocation.Member(nil), d.Members().All()...)
 	for _, m := range ms {
 		d.rev++
 		m.Revision = d.rev
 		all = append(all, m)
 	}
-	d.members = kvlocation.NewMembers(all)
+	d.members.Store(kvlocation.NewMembers(all))
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
@@ -68,12 +67,12 @@ func (d *directory) remove(rid string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var kept []kvlocation.Member
-	for _, m := range d.members.All() {
+	for _, m := range d.Members().All() {
 		if m.RID != rid {
 			kept = append(kept, m)
 		}
 	}
-	d.members = kvlocation.NewMembers(kept)
+	d.members.Store(kvlocation.NewMembers(kept))
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
