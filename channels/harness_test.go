@@ -109,7 +109,12 @@ func dial(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 // start starts a router; change may alter its configuration.
 func start(t testing.TB, url string, cfg channels.Config) *node {
 	t.Helper()
-	nc := dial(t, url)
+	return startOn(t, dial(t, url), cfg)
+}
+
+// startOn starts a router on a connection.
+func startOn(t testing.TB, nc *nats.Conn, cfg channels.Config) *node {
+	t.Helper()
 	cfg.Mesh, cfg.Conn = mesh, nc
 	r, err := channels.New(cfg)
 	if err != nil {

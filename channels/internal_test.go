@@ -361,3 +361,46 @@ func TestDetourSpans(t *testing.T) {
 		t.Errorf("after a good while the span is %v", d.span)
 	}
 }
+
+// TestSuspectIsGreetedAgain: suspicion outlives a connection epoch, but a suspect that had answered in it has not
+// answered in the next: a direct operation greets it first (FO-10.5).
+func TestSuspectIsGreetedAgain(t *testing.T) {
+	t.Parallel()
+	srv := fabrictest.StartServer(t)
+	frozenRouter(t, srv.URL(), nil) // answers hellos as m1, lifecycle 1
+	m1 := kvlocation.Member{Descriptor: kvlocation.Descriptor{V: 1, RID: "m1", Lifecycle: 1, State: kvlocation.StateServing}}
+	r, err := New(Config{
+		Mesh: "t", Conn: fabrictest.Connect(t, srv.URL(), nats.ReconnectBufSize(-1)),
+		Directory: fixedDirectory{kvlocation.NewMembers([]kvlocation.Member{m1})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close(context.Background()) })
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	defer cancel()
+	l := r.links.of(&m1)
+	greeted := func() uint64 {
+		t.Helper()
+		before := r.counters.hellos.Load()
+		// Whether there is such a service is all the same: the hello comes first.
+		if _, err := r.CallRun(ctx, &RunCall{Op: "request", RID: "m1", Lifecycle: 1, Subject: r.RunSubject("m1", 1, "svc", "x")}); !IsNobody(err) {
+			t.Fatalf("got %v", err)
+		}
+		r.links.set(l, PeerSuspect)
+		return r.counters.hellos.Load() - before
+	}
+	if n := greeted(); n != 1 {
+		t.Fatalf("%d hellos before the first operation", n)
+	}
+	if n := greeted(); n != 0 {
+		t.Errorf("%d hellos to a suspect that had answered in this epoch", n)
+	}
+	r.Disconnected()
+	if err := r.Reconnected(); err != nil {
+		t.Fatal(err)
+	}
+	if n := greeted(); n != 1 {
+		t.Errorf("%d hellos to a suspect in the next epoch", n)
+	}
+}
