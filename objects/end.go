@@ -1,0 +1,272 @@
+package objects
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"natsfabric/channels"
+	"natsfabric/internal/wire"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// exactRequest is what every operation on an exact incarnation says.
+type exactRequest struct {
+	Generation uint64 `json:"generation"`
+}
+
+// end is Destroy and Close: the caller's side.
+func (s *Service) end(ctx context.Context, op string, kind kvlocation.ObjectKind, id string, generation uint64) error {
+	key := kvlocation.ObjectKey{Kind: kind, ID: id}
+	if isEntry(key) {
+		return outcome.New(op, outcome.InvalidOperation, outcome.NotAccepted, key.String(), "an Entry Spot lives as long as its node")
+	}
+	err := s.askOwner(ctx, op, key, generation, verbEnd, exactRequest{generation}, nil)
+	if !creatorSilent(err) || errors.Is(err, errLost) {
+		return err
+	}
+	// A record that is still Creating, and whose creator is gone, is cancelled: exactly that one.
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	e, rerr := s.store.Read(ctx, key)
+	if rerr != nil || e.Phase() != kvlocation.PhaseCreating || e.Generation() != generation || s.cfg.Lease == nil {
+		return err
+	}
+	absent, aerr := s.store.ConfirmAbsent(ctx, e.Record.Owner.RID, e.Record.Owner.Lifecycle)
+	if aerr != nil {
+		return err
+	}
+	_, cerr := s.store.Cancel(ctx, e, s.owner(), absent)
+	return renamed(cerr, op, key)
+}
+
+// exact finds who owns an exact incarnation: an object here, or a route.
+func (s *Service) exact(ctx context.Context, op string, key kvlocation.ObjectKey, generation uint64) (*object, *route, error) {
+	token, err := wire.EscapeID(key.ID)
+	if err != nil {
+		return nil, nil, outcome.Wrap(op, outcome.InvalidOperation, outcome.NotAccepted, string(key.Kind), "", err)
+	}
+	if generation == 0 {
+		return nil, nil, outcome.New(op, outcome.InvalidOperation, outcome.NotAccepted, key.String(), "the reference has no generation")
+	}
+	if isEntry(key) {
+		return s.entryOwner(op, key, token, generation)
+	}
+	if o := s.rt.find(key.Kind, key.ID); o != nil {
+		if g := o.generation.Load(); g != generation && g != 0 {
+			return nil, nil, otherGeneration(op, key, g, generation)
+		}
+		return o, nil, nil
+	}
+	if r := s.routes.get(key.Kind, key.ID); r != nil && r.generation == generation {
+		return nil, r, nil
+	}
+	e, err := s.lookUp(ctx, op, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	if e.Generation() != generation {
+		if e, err = s.store.Read(ctx, key); err != nil { // the replica may have been behind
+			return nil, nil, renamed(err, op, key)
+		}
+		if e.Phase() == kvlocation.PhaseMissing || e.Generation() != generation {
+			return nil, nil, otherGeneration(op, key, e.Generation(), generation)
+		}
+	}
+	p := placeOf(e)
+	if p.is(s.cfg.RID, s.cfg.Lifecycle) {
+		if o := s.rt.find(key.Kind, key.ID); o != nil {
+			return o, nil, nil
+		}
+		return nil, nil, s.notHere(ctx, op, key)
+	}
+	r := s.newRoute(key, token, e.Record.Kind, e.Record.Type, p)
+	if p.phase == kvlocation.PhaseReady {
+		s.routes.put(r)
+	}
+	return nil, r, nil
+}
+
+// otherGeneration refuses a stale reference. present 0 means that there is no object.
+func otherGeneration(op string, key kvlocation.ObjectKey, present, meant uint64) *outcome.Error {
+	detail := fmt.Sprintf("the object has generation %d, generation %d was meant", present, meant)
+	if present == 0 {
+		detail = fmt.Sprintf("there is no object; generation %d was meant", meant)
+	}
+	return outcome.New(op, outcome.NotFound, outcome.NotAccepted, key.String(), detail)
+}
+
+// askOwner runs a verb at the owner of an exact incarnation, here or elsewhere, and reads its answer into out, unless
+// that is nil.
+func (s *Service) askOwner(ctx context.Context, op string, key kvlocation.ObjectKey, generation uint64, verb string, body, out any) error {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	o, r, err := s.exact(ctx, op, key, generation)
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(body)
+	if err != nil {
+		return outcome.Wrap(op, outcome.InvalidOperation, outcome.NotAccepted, key.String(), "", err)
+	}
+	var answer []byte
+	if o != nil || r.is(s.cfg.RID, s.cfg.Lifecycle) {
+		v, err := s.serve(ctx, verb, key, data)
+		if err != nil {
+			return renamed(plain(err), op, key)
+		}
+		if answer, err = json.Marshal(v); err != nil {
+			return outcome.Wrap(op, outcome.InternalFailure, outcome.Accepted, key.String(), "", err)
+		}
+	} else {
+		header, err := withChain(ctx, op, key, nil)
+		if err != nil {
+			return err
+		}
+		token, _ := wire.EscapeID(key.ID)
+		reply, err := s.router.CallRun(ctx, &channels.RunCall{
+			Op: op, Target: r.target, RID: r.rid, Lifecycle: r.lifecycle, Data: data, Header: header,
+			Subject: s.router.RunSubject(r.rid, r.lifecycle, serviceName, tail(verb, key.Kind, token)),
+		})
+		if err != nil {
+			s.misled(r, reply.Header, err)
+			return inCycle(ctx, key, err)
+		}
+		answer = reply.Data
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return outcome.Wrap(op, outcome.ProtocolError, outcome.Accepted, key.String(), "the answer cannot be read", err)
+	}
+	return nil
+}
+
+// serve runs a verb on an object of this node.
+func (s *Service) serve(ctx context.Context, verb string, key kvlocation.ObjectKey, data []byte) (any, error) {
+	switch verb {
+	case verbEnd:
+		return s.serveEnd(ctx, key, data)
+	case verbJoin, verbLeave:
+		return s.serveJoin(ctx, key, data, verb == verbJoin)
+	case verbWith:
+		return s.serveWith(ctx, key, data)
+	case verbLeft:
+		return s.serveLeft(ctx, key, data)
+	case verbMembers:
+		return s.serveMembers(key, data)
+	case verbCast:
+		return s.serveCast(ctx, key, data)
+	}
+	return s.facts(key)
+}
+
+// local returns the object of this node that an exact operation means, and what the operation says, read into req.
+func (s *Service) local(key kvlocation.ObjectKey, data []byte, req any, generation *uint64) (*object, error) {
+	if err := json.Unmarshal(data, req); err != nil {
+		return nil, outcome.Wrap("", outcome.ProtocolError, outcome.NotAccepted, key.String(), "the request cannot be read", err)
+	}
+	o := s.rt.find(key.Kind, key.ID)
+	if o == nil {
+		return nil, s.notOwner(key)
+	}
+	if g := o.generation.Load(); g != *generation && g != 0 {
+		return nil, otherGeneration("", key, g, *generation)
+	}
+	return o, nil
+}
+
+// serveEnd closes an object here: in the order of its mailbox, so what was accepted before runs before.
+func (s *Service) serveEnd(ctx context.Context, key kvlocation.ObjectKey, data []byte) (any, error) {
+	var req exactRequest
+	o, err := s.local(key, data, &req, &req.Generation)
+	if err != nil {
+		return nil, err
+	}
+	if key.Kind == kvlocation.KindSpot {
+		s.membersOf(o).refuseJoins(true)
+	}
+	err = o.between(ctx, func(tctx context.Context) error {
+		if g := o.generation.Load(); g != req.Generation {
+			return otherGeneration("", key, g, req.Generation)
+		}
+		return s.closeNow(tctx, o, CloseAsked)
+	})
+	if err != nil && key.Kind == kvlocation.KindSpot && errors.Is(err, outcome.NotAccepted) {
+		s.membersOf(o).refuseJoins(false)
+	}
+	return struct{}{}, err
+}
+
+// closeNow closes an object in a framework turn of its own. Mail that comes meanwhile is held.
+func (s *Service) closeNow(ctx context.Context, o *object, why CloseReason) error {
+	o.mu.Lock()
+	if o.state != objectOpen {
+		o.mu.Unlock()
+		return lostError("close", o)
+	}
+	o.state = objectClosing
+	o.mu.Unlock()
+	err := s.closeObject(ctx, o, why)
+	if err != nil && !errors.Is(err, errLost) {
+		o.acceptHeld(nil)
+	}
+	return err
+}
+
+// closeObject runs Closing, closes the record and drops the object. Inside a turn of the object. While the result of the
+// write is unknown the turn goes on, so the object neither serves nor is dropped. An error is NotAccepted, and the object
+// is as it was, or has errLost in its chain: it belongs to nobody here any more, and is dropped.
+func (s *Service) closeObject(ctx context.Context, o *object, why CloseReason) error {
+	if err := s.admit(); err != nil {
+		return err
+	}
+	if err := o.callClosing(ctx, why); err != nil {
+		s.stats.closingFailed.Add(1)
+		s.log.Warn("an object's Closing failed; it is closed all the same", zap.String("object", o.target()), zap.Error(err))
+	}
+	wctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	err := s.closeRecord(wctx, o)
+	switch {
+	case errors.Is(err, errLost):
+		s.rt.drop(o, lostError("close", o))
+		return outcome.Wrap("close", outcome.Unavailable, outcome.Accepted, o.target(), "", err)
+	case err != nil && errors.Is(err, outcome.Unknown):
+		// Nobody can tell any more: it must not serve, and its next owner is decided by the record.
+		s.rt.drop(o, outcome.New("close", outcome.Unavailable, outcome.Accepted, o.target(), "it was being closed, and the store does not say whether it is"))
+		return err
+	case err != nil:
+		return err
+	}
+	s.stats.closed.Add(1)
+	s.rt.drop(o, outcome.New("turn", outcome.NotFound, outcome.Accepted, o.target(), "the object was closed before the turn"))
+	s.farewell(o)
+	return nil
+}
+
+// storeTimeout bounds one attempt at a record write that has no caller's deadline.
+const storeTimeout = 30 * time.Second
+
+// closeRecord closes the record of an object of this node. errLost: it was not this node's any more.
+func (s *Service) closeRecord(ctx context.Context, o *object) error {
+	e, err := s.ownEntry(ctx, o)
+	if err != nil {
+		return err
+	}
+	owner := s.owner()
+	ch, err := s.settle(s.store.CloseObject(ctx, e, owner))
+	switch {
+	case illegal(err):
+		return errLost
+	case err == nil && ch.Overwritten:
+		return nil // the incarnation is closed; somebody has made another since
+	}
+	return err
+}

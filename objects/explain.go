@@ -1,0 +1,182 @@
+package objects
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"natsfabric/channels"
+	"natsfabric/internal/wire"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// facts is what this node knows of an object in memory.
+func (s *Service) facts(key kvlocation.ObjectKey) (any, error) {
+	o := s.rt.find(key.Kind, key.ID)
+	if o == nil {
+		return nil, s.notOwner(key)
+	}
+	f := ObjectFacts{LeaseAdmits: s.admit() == nil}
+	f.Mail, f.MailBytes = o.waiting()
+	o.mu.Lock()
+	switch o.state {
+	case objectCreating:
+		f.State = "creating"
+	case objectOpen:
+		f.State = "ready"
+	case objectClosing:
+		f.State = "closing"
+	default:
+		f.State = "closed"
+	}
+	o.mu.Unlock()
+	if d, ok := o.running(); ok {
+		f.RunningMillis = max(1, d.Milliseconds())
+	}
+	f.Timers = s.timersOf(o)
+	if m := o.m.Load(); m != nil {
+		f.Members = len(m.list())
+	}
+	return f, nil
+}
+
+// timersOf counts the timers that an object has set.
+func (s *Service) timersOf(o *object) int {
+	c := s.rt.clock
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o.timers == nil {
+		return 0
+	}
+	return len(o.timers.named)
+}
+
+// Explain says why a call to an object would succeed or fail now, and by which rule. It changes nothing. Its error is
+// about the explanation only: InvalidOperation for an ID that is not allowed.
+func (s *Service) Explain(ctx context.Context, req ExplainRequest) (Explanation, error) {
+	key := kvlocation.ObjectKey{Kind: req.Kind, ID: req.ID}
+	x := Explanation{Kind: req.Kind, ID: req.ID, AnsweredBy: s.cfg.RID}
+	token, err := wire.EscapeID(req.ID)
+	if err != nil || req.Kind != kvlocation.KindActor && req.Kind != kvlocation.KindSpot {
+		if err == nil {
+			err = fmt.Errorf("object kind %q is not allowed: it must be %s or %s", req.Kind, kvlocation.KindActor, kvlocation.KindSpot)
+		}
+		return x, outcome.Wrap("explain", outcome.InvalidOperation, outcome.NotAccepted, string(req.Kind), "", err)
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	loc, err := s.Locate(ctx, key)
+	switch {
+	case err == nil:
+		x.Location = &loc
+		s.explainExisting(ctx, &x, token, loc)
+	case errors.Is(err, outcome.NotFound):
+		s.explainMissing(&x, req)
+	default:
+		x.fail(outcome.KindOf(err), "FO-7a", "the store does not say where it is, and nothing is concluded from that: "+err.Error())
+	}
+	if class, typ := x.placementOf(req); typ != "" {
+		x.Placement = s.candidates(class, typ, req.ID)
+	}
+	return x, nil
+}
+
+// placementOf is the class and type with which the object would be placed.
+func (x *Explanation) placementOf(req ExplainRequest) (Class, string) {
+	if x.Location != nil {
+		return x.Location.Class, x.Location.Type
+	}
+	class := req.Class
+	if class == "" {
+		class = kvlocation.ClassInstanceSpot
+		if req.Kind == kvlocation.KindActor {
+			class = kvlocation.ClassActor
+		}
+	}
+	return class, req.Type
+}
+
+func (x *Explanation) fail(kind outcome.Kind, rule, why string) {
+	x.WouldSucceed, x.Error, x.Rule, x.Why = false, kind.String(), rule, why
+}
+
+func (x *Explanation) succeed(rule, why string) {
+	x.WouldSucceed, x.Error, x.Rule, x.Why = true, "", rule, why
+}
+
+// explainMissing explains an object that the store does not have.
+func (s *Service) explainMissing(x *Explanation, req ExplainRequest) {
+	if req.Type == "" {
+		x.fail(outcome.NotFound, "FO-4.1", "there is no object of this ID, which a write and a later read have confirmed; an ordinary message makes none")
+		return
+	}
+	class, typ := x.placementOf(req)
+	cs, err := s.choose("explain", class, typ, kvlocation.ObjectKey{Kind: req.Kind, ID: req.ID}, "")
+	if err != nil {
+		x.fail(outcome.KindOf(err), "FO-2.1", plain(err).Error())
+		return
+	}
+	rule, how := "FO-4.4a", "a message with instance intent"
+	if class != kvlocation.ClassInstanceSpot {
+		rule, how = "FO-4.3", "Create"
+	}
+	x.succeed(rule, fmt.Sprintf("there is no object of this ID; %s would make it, first at node %s", how, cs[0].RID))
+}
+
+// explainExisting explains an object that has a record.
+func (s *Service) explainExisting(ctx context.Context, x *Explanation, token string, l Location) {
+	who := fmt.Sprintf("node %s (lifecycle %d)", l.RID, l.Lifecycle)
+	switch {
+	case l.Phase == kvlocation.PhaseCreating && !l.Alive:
+		x.succeed("FO-4.3", "it is Creating, and its creator, "+who+", holds no lease: the next operation makes on from the record at another node, or cancels exactly that record")
+		return
+	case l.Phase == kvlocation.PhaseCreating:
+		x.succeed("FO-4.3", "it is being created at "+who+": a call waits there until it is Ready")
+	case !l.Alive:
+		x.fail(outcome.Unavailable, "FO-4.2c", "its owner, "+who+", holds no lease: its authority stays until it is released, and nothing restores it elsewhere")
+		return
+	default:
+		x.succeed("FO-4.1", "it is Ready at "+who)
+	}
+	f, err := s.askFacts(ctx, x.Kind, token, l)
+	if err != nil {
+		x.fail(outcome.Unavailable, "FO-4.2a", who+" does not answer for it: "+err.Error())
+		return
+	}
+	x.Object = f
+	switch {
+	case !f.LeaseAdmits:
+		x.fail(outcome.Unavailable, "FO-7c", who+" holds its lease key, but admits nothing new at the moment")
+	case f.State == "closing":
+		x.fail(outcome.Unavailable, "FO-4.4e", "it is being closed")
+	case f.RunningMillis >= BlockedAfter.Milliseconds():
+		x.Why += fmt.Sprintf("; its present turn has been running for %d ms, and %d messages wait behind it: a call is accepted, and may end by its deadline", f.RunningMillis, f.Mail)
+	}
+}
+
+// askFacts asks the owner.
+func (s *Service) askFacts(ctx context.Context, kind kvlocation.ObjectKind, token string, l Location) (*ObjectFacts, error) {
+	key := kvlocation.ObjectKey{Kind: kind, ID: l.ID}
+	if l.RID == s.cfg.RID && l.Lifecycle == s.cfg.Lifecycle {
+		v, err := s.facts(key)
+		if err != nil {
+			return nil, err
+		}
+		f := v.(ObjectFacts)
+		return &f, nil
+	}
+	reply, err := s.router.CallRun(ctx, &channels.RunCall{
+		Op: "explain", Target: key.String(), RID: l.RID, Lifecycle: l.Lifecycle,
+		Subject: s.router.RunSubject(l.RID, l.Lifecycle, serviceName, tail(verbWhy, kind, token)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := new(ObjectFacts)
+	if err := json.Unmarshal(reply.Data, f); err != nil {
+		return nil, fmt.Errorf("the answer cannot be read: %w", err)
+	}
+	return f, nil
+}

@@ -1,0 +1,313 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// maxFlights bounds the creations under way at one node.
+const maxFlights = 16384
+
+// flight is one creation under way at this node. Whoever asks for the same object meanwhile waits for it: their
+// messages in the object's mailbox, their creations for done.
+type flight struct {
+	o    *object
+	done chan struct{}
+	// These are written before done is closed.
+	result createReply
+	err    error
+}
+
+// flights holds the creations under way.
+type flights struct {
+	mu sync.Mutex
+	by map[kvlocation.ObjectKey]*flight
+}
+
+func (fs *flights) init() { fs.by = make(map[kvlocation.ObjectKey]*flight) }
+
+func (fs *flights) get(key kvlocation.ObjectKey) *flight {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.by[key]
+}
+
+func (fs *flights) count() int {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return len(fs.by)
+}
+
+// order is what a flight makes, and for whom.
+type order struct {
+	key kvlocation.ObjectKey
+	reg *regType
+	doc activationDoc
+	// found is the Creating record that is made on, with the evidence that its creator is absent; nil to make a new
+	// object.
+	found  *kvlocation.Entry
+	absent kvlocation.Absence
+	// mail is the operation's own message, which is the first in the mailbox; nil for a creation without one.
+	mail *envelope
+	// held is what the sender of the mail waits on, if it is one-way and of this process.
+	held *hold
+	// deadline is when the operation's caller gives up; zero for never.
+	deadline time.Time
+}
+
+// begin starts a flight unless one is under way, which is returned, or the object is open, for which nil is. own is
+// true when it took the order. The error says that nothing was begun; the order's mail is then still the caller's.
+func (s *Service) begin(ord *order) (f *flight, own bool, err error) {
+	if err := s.admit(); err != nil {
+		return nil, false, err
+	}
+	fs := &s.flights
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f = fs.by[ord.key]; f != nil || s.rt.find(ord.key.Kind, ord.key.ID) != nil {
+		return f, false, nil
+	}
+	if len(fs.by) >= maxFlights {
+		return nil, false, outcome.New("create", outcome.Unavailable, outcome.NotAccepted, ord.key.String(), fmt.Sprintf("%d creations are under way at node %s already", maxFlights, s.cfg.RID))
+	}
+	if err := s.rt.reserve(ord.reg); err != nil {
+		return nil, false, err
+	}
+	o := s.rt.newObject(ord.reg, ord.key.ID)
+	if ord.mail != nil {
+		var because why
+		if because, ord.held = o.offerOneWay(ord.mail); because != whyNot {
+			s.rt.unreserve(ord.reg)
+			return nil, false, because.refusal("create", o.target(), ord.mail.from != nil)
+		}
+	}
+	s.rt.insert(o)
+	f = &flight{o: o, done: make(chan struct{})}
+	fs.by[ord.key] = f
+	if !s.spawn(func() { s.fly(f, ord) }) {
+		f.err = outcome.New("create", outcome.ShuttingDown, outcome.NotAccepted, ord.key.String(), "node "+s.cfg.RID+" is shutting down")
+		o.abort(f.err)
+		delete(fs.by, ord.key)
+		close(f.done)
+	}
+	return f, true, nil
+}
+
+// fly runs a flight to its end.
+func (s *Service) fly(f *flight, ord *order) {
+	f.result, f.err = s.bringUp(f.o, ord)
+	if f.err == nil {
+		s.stats.created.Add(1)
+	} else {
+		s.stats.createFailed.Add(1)
+	}
+	s.flights.mu.Lock()
+	delete(s.flights.by, ord.key)
+	s.flights.mu.Unlock()
+	close(f.done)
+}
+
+// bringUp makes the record, runs the factory, makes the record Ready and opens the object. On an error the object is
+// gone and its mail has ended.
+func (s *Service) bringUp(o *object, ord *order) (createReply, error) {
+	period := s.rt.period.Load()
+	ctx, cancel := context.WithTimeoutCause(s.ctx, ord.reg.CreateTimeout, fmt.Errorf("the creation did not end within %v", ord.reg.CreateTimeout))
+	defer cancel()
+	ctx, lapse := context.WithCancelCause(ctx)
+	defer lapse(nil)
+	defer context.AfterFunc(period.ctx, func() { lapse(context.Cause(period.ctx)) })()
+
+	sec, err := s.secure(ctx, ord)
+	if err != nil {
+		if sec.lost {
+			s.stats.overtaken.Add(1)
+			return createReply{}, s.overtaken(o, ord, err)
+		}
+		o.abort(err)
+		return createReply{}, err
+	}
+	o.identify(sec.at.Generation(), sec.at.Record.OwnerGeneration)
+	inst, err := s.runFactory(ctx, o, sec.doc.Input)
+	if err == nil {
+		sec.at, err = s.makeReady(ctx, sec.at)
+	}
+	if err != nil {
+		return createReply{}, s.undo(o, ord, sec, err)
+	}
+	if sec.doc.spill != nil {
+		s.dropSpilled(*sec.doc.spill)
+	}
+	at := placeOf(sec.at)
+	o.open(inst, at.generation, at.ownerGeneration, sec.at.Record.Owner.Lease, s.storedMail(o, sec.stored))
+	return createReply{RID: at.rid, Lifecycle: at.lifecycle, Generation: at.generation, OwnerGeneration: at.ownerGeneration, Created: ord.found == nil && sec.own}, nil
+}
+
+// secured is a Creating record that is this node's.
+type secured struct {
+	at  kvlocation.Entry
+	doc activationDoc
+	// own is true when the record was made for this order, false when another's was taken over.
+	own bool
+	// stored is the first message of a record that was taken over.
+	stored *firstDoc
+	// lost is true when the record was this node's and is not any more.
+	lost bool
+}
+
+// makeReady makes the record Ready. Its error is an *outcome.Error: with Unknown, or an illegal move, the record is not
+// certain to be this node's any more.
+func (s *Service) makeReady(ctx context.Context, at kvlocation.Entry) (kvlocation.Entry, error) {
+	for try := 0; ; try++ {
+		if err := s.openFor(ctx); err != nil {
+			return at, err
+		}
+		owner := s.owner()
+		ch, err := s.settle(s.store.Ready(ctx, at, owner))
+		if err == nil {
+			if ch.Overwritten && !s.stillMine(ch.Entry, at, kvlocation.PhaseReady) {
+				return at, errOvertaken(at.Key, ch.Entry)
+			}
+			return ch.Entry, nil
+		}
+		if !neverSent(err) || try == createTries {
+			return at, err
+		}
+		s.pause(settlePause)
+	}
+}
+
+// openFor returns an error once the creation may not go on: its time is over, or the lease does not admit.
+func (s *Service) openFor(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return outcome.Wrap("create", outcome.Unavailable, outcome.NotAccepted, "", "", context.Cause(ctx))
+	}
+	return s.admit()
+}
+
+// stillMine reports whether an entry is this node's, of the same incarnation and owner generation, in the given phase.
+func (s *Service) stillMine(e, as kvlocation.Entry, phase kvlocation.Phase) bool {
+	return e.Phase() == phase && e.Record.Owner.Is(s.cfg.RID, s.cfg.Lifecycle) && e.Generation() == as.Generation() &&
+		e.Record.OwnerGeneration == as.Record.OwnerGeneration
+}
+
+var errTaken = errors.New("another process run has changed the record")
+
+func errOvertaken(key kvlocation.ObjectKey, e kvlocation.Entry) error {
+	detail := "the creation was cancelled from outside"
+	if e.Phase() != kvlocation.PhaseMissing {
+		detail = "the creation was taken over by " + e.Record.Owner.String()
+	}
+	return outcome.Wrap("create", outcome.Unavailable, outcome.Unknown, key.String(), detail, errTaken)
+}
+
+// undo ends a creation whose factory failed, came too late, or whose record was lost. What failed is told to the callers as
+// NotAccepted only once the cancel has won; else as Unknown.
+func (s *Service) undo(o *object, ord *order, sec secured, cause error) error {
+	if errors.Is(cause, errTaken) || illegal(cause) {
+		return s.overtaken(o, ord, asUnknown(ord.key, cause))
+	}
+	if errors.Is(cause, outcome.Unknown) {
+		err := asUnknown(ord.key, cause)
+		o.abort(err)
+		return err
+	}
+	if err := s.cancelRecord(sec.at, kvlocation.Absence{}); err != nil {
+		if illegal(err) || errors.Is(err, errTaken) {
+			return s.overtaken(o, ord, asUnknown(ord.key, err))
+		}
+		err = asUnknown(ord.key, errors.Join(cause, err))
+		o.abort(err)
+		return err
+	}
+	if sec.doc.spill != nil {
+		s.dropSpilled(*sec.doc.spill)
+	}
+	err := &refusal{err: outcome.Wrap("create", outcome.KindOf(cause), outcome.NotAccepted, ord.key.String(), "the creation failed and was cancelled", cause), final: true}
+	if sec.stored != nil {
+		(&storedFirst{s: s, doc: *sec.stored}).refuse(err)
+	}
+	o.abort(err)
+	return err
+}
+
+func asUnknown(key kvlocation.ObjectKey, err error) error {
+	return outcome.Wrap("create", outcome.KindOf(err), outcome.Unknown, key.String(), "", err)
+}
+
+// overtaken ends a creation whose record is another's: that one runs the stored first message and answers it, so its
+// caller, if it is elsewhere, is told nothing here. What else was waiting was never stored anywhere.
+func (s *Service) overtaken(o *object, ord *order, err error) error {
+	if first := o.takeHead(ord.mail); first != nil {
+		if first.from != nil && ord.doc.First != nil {
+			first.release()
+		} else {
+			o.endHeld(first, err)
+		}
+	}
+	o.abort(outcome.Wrap("create", outcome.Unavailable, outcome.NotAccepted, ord.key.String(), "", err))
+	return err
+}
+
+// takeHead takes e out of a mailbox that holds its mail, if it is its head.
+func (o *object) takeHead(e *envelope) *envelope {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if e == nil || o.box.head != e {
+		return nil
+	}
+	return o.box.pop()
+}
+
+// runFactory runs the type's factory in a goroutine of its own, so that one that never returns holds nobody beyond the
+// creation's time. What it makes later is not used.
+func (s *Service) runFactory(ctx context.Context, o *object, input []byte) (Object, error) {
+	if err := s.openFor(ctx); err != nil {
+		return nil, err
+	}
+	type result struct {
+		inst Object
+		err  error
+	}
+	done := make(chan result, 1)
+	s.stats.factories.Add(1)
+	s.stats.factoriesRunning.Add(1)
+	go func() {
+		r := result{err: outcome.New("create", outcome.InternalFailure, outcome.NotAccepted, o.target(), "the factory ended its goroutine")}
+		defer func() {
+			if p := recover(); p != nil {
+				s.log.Error("a factory panicked", zap.String("object", o.target()), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+				r.err = outcome.New("create", outcome.InternalFailure, outcome.NotAccepted, o.target(), fmt.Sprintf("the factory panicked: %v", p))
+			}
+			s.stats.factoriesRunning.Add(-1)
+			done <- r
+		}()
+		r.inst, r.err = o.reg.New(ctx, o.self(), input)
+		if r.err == nil && r.inst == nil {
+			r.err = outcome.New("create", outcome.InternalFailure, outcome.NotAccepted, o.target(), "the factory returned no object")
+		}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil && outcome.KindOf(r.err) == outcome.DeadlineExceeded && ctx.Err() != nil {
+			return nil, outcome.Wrap("create", outcome.InternalFailure, outcome.NotAccepted, o.target(), "the factory", context.Cause(ctx))
+		}
+		return r.inst, r.err
+	case <-ctx.Done():
+	}
+	s.stats.factoriesLate.Add(1)
+	kind := outcome.InternalFailure
+	if errors.Is(context.Cause(ctx), kvlocation.ErrOwnershipLost) || s.ctx.Err() != nil {
+		kind = outcome.Unavailable
+	}
+	s.log.Warn("a factory did not return in time", zap.String("object", o.target()), zap.String("type", o.reg.Name))
+	return nil, outcome.Wrap("create", kind, outcome.NotAccepted, o.target(), "the factory did not return", context.Cause(ctx))
+}

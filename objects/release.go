@@ -1,0 +1,404 @@
+package objects
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"natsfabric/internal/wire"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+const (
+	// DefaultReleaseRate and MaxReleaseRate bound the releases of one bulk release in a second.
+	DefaultReleaseRate = 500
+	MaxReleaseRate     = 10_000
+
+	// releasePage is how many records a bulk release reads at a time.
+	releasePage = 256
+	// maxReleasedNamed bounds the objects that a report names.
+	maxReleasedNamed = 1000
+	// maxProofs bounds the proofs that a Service remembers. A proof holds for ever.
+	maxProofs = 256
+	// proofTimeout bounds a proof beyond the caller's patience: the longest TTL and the store's time.
+	proofTimeout = 3 * time.Minute
+)
+
+// proofs remembers which process runs were proven gone, so that each is proven once.
+type proofs struct {
+	mu sync.Mutex
+	by map[ownerRun]*proof
+}
+
+type ownerRun struct {
+	rid       string
+	lifecycle uint64
+}
+
+// proof is a proof under way, or done.
+type proof struct {
+	done chan struct{}
+	// These are written before done is closed.
+	gone kvlocation.GoneProof
+	err  error
+}
+
+// releaseOne is Actors.Release and Spots.Release.
+func (s *Service) releaseOne(ctx context.Context, kind kvlocation.ObjectKind, id string, generation uint64) error {
+	r, err := s.Release(ctx, ReleaseRequest{Kind: kind, ID: id, Generation: generation}, nil)
+	if err != nil {
+		return err
+	}
+	if len(r.Objects) == 1 && r.Objects[0].Outcome == outcomeFailed {
+		return outcome.New("release", outcome.Unavailable, outcome.Unknown, kvlocation.ObjectKey{Kind: kind, ID: id}.String(), r.Objects[0].Why)
+	}
+	return nil
+}
+
+// The outcomes of one object of a release.
+const (
+	outcomeReleased = "released"
+	outcomeWould    = "would release"
+	outcomeSkipped  = "skipped"
+	outcomeFailed   = "failed"
+)
+
+// Release takes the authority over objects from an owner that is provably gone, and frees their IDs: one object by exact
+// generation, or all of one process run. It proves the owner gone first, once per run, which takes one TTL of its lease;
+// progress, if not nil, is called then and after every page of records. When ctx ends first, the report is not Done, and
+// a call with its Cursor goes on. What was released is written down as audit entries.
+//
+// Errors are *outcome.Error: InvalidOperation with kvlocation.ErrNodeAlive while the owner lives, which says until when;
+// NotFound for a reference to another incarnation; InvalidOperation for a request that is not allowed; Unavailable when
+// the store does not answer, with what had been done in the report.
+func (s *Service) Release(ctx context.Context, req ReleaseRequest, progress func(ReleaseReport)) (ReleaseReport, error) {
+	if progress == nil {
+		progress = func(ReleaseReport) {}
+	}
+	if err := req.check(); err != nil {
+		return ReleaseReport{}, outcome.Wrap("release", outcome.InvalidOperation, outcome.NotAccepted, req.target(), "", err)
+	}
+	if req.By == "" {
+		req.By = s.cfg.RID
+	}
+	if req.ID != "" {
+		return s.releaseExact(ctx, req, progress)
+	}
+	return s.releaseOwner(ctx, req, progress)
+}
+
+func (r *ReleaseRequest) target() string {
+	if r.ID != "" {
+		return kvlocation.ObjectKey{Kind: r.Kind, ID: r.ID}.String()
+	}
+	return fmt.Sprintf("objects of node %q lifecycle %d", r.RID, r.Lifecycle)
+}
+
+func (r *ReleaseRequest) check() error {
+	if r.Rate == 0 {
+		r.Rate = DefaultReleaseRate
+	}
+	if r.Rate < 1 || r.Rate > MaxReleaseRate {
+		return fmt.Errorf("Rate %d is not allowed: it must be 1 to %d", r.Rate, MaxReleaseRate)
+	}
+	if r.ID == "" {
+		if r.Generation != 0 {
+			return errors.New("Generation is given without an ID")
+		}
+		if err := wire.CheckName("RID", r.RID); err != nil {
+			return err
+		}
+		if r.Lifecycle == 0 {
+			return errors.New("Lifecycle is missing: an owner is one process run, RID and lifecycle")
+		}
+		return nil
+	}
+	switch {
+	case r.RID != "" || r.Lifecycle != 0:
+		return errors.New("ID and RID are both given: a release means one object or one owner")
+	case r.Kind != kvlocation.KindActor && r.Kind != kvlocation.KindSpot:
+		return fmt.Errorf("Kind %q is not allowed: it must be %s or %s", r.Kind, kvlocation.KindActor, kvlocation.KindSpot)
+	case isEntry(kvlocation.ObjectKey{Kind: r.Kind, ID: r.ID}):
+		return errors.New("an Entry Spot has no record to release: it ends with its node")
+	case r.Generation == 0:
+		return errors.New("Generation is missing: a release means one exact incarnation")
+	}
+	_, err := wire.EscapeID(r.ID)
+	return err
+}
+
+// releaseExact releases one object.
+func (s *Service) releaseExact(ctx context.Context, req ReleaseRequest, progress func(ReleaseReport)) (ReleaseReport, error) {
+	key := kvlocation.ObjectKey{Kind: req.Kind, ID: req.ID}
+	report := ReleaseReport{DryRun: req.DryRun}
+	e, err := s.store.Read(ctx, key)
+	switch {
+	case err != nil:
+		return report, renamed(err, "release", key)
+	case e.Phase() == kvlocation.PhaseMissing:
+		return report, otherGeneration("release", key, 0, req.Generation)
+	case e.Generation() != req.Generation:
+		return report, otherGeneration("release", key, e.Generation(), req.Generation)
+	}
+	if req.DryRun {
+		st, err := s.store.LeaseOf(ctx, e.Record.Owner.RID)
+		if err != nil {
+			return report, renamed(err, "release", key)
+		}
+		r := described(e)
+		if r.Outcome = outcomeWould; st.Live && st.Lifecycle == e.Record.Owner.Lifecycle {
+			r.Outcome, r.Why = outcomeSkipped, "its owner lives until "+st.Renewed.Add(st.TTL).UTC().Format(time.RFC3339)+" at least"
+		}
+		report.note(r)
+		report.Done = true
+		return report, nil
+	}
+	gone, err := s.prove(ctx, e.Record.Owner.RID, e.Record.Owner.Lifecycle, &report, progress)
+	if err != nil {
+		return report, renamed(err, "release", key)
+	}
+	if gone == nil {
+		return report, nil
+	}
+	r, err := s.releaseEntry(ctx, req, e, *gone)
+	report.note(r)
+	report.Done = err == nil
+	return report, renamed(err, "release", key)
+}
+
+// releaseOwner releases what one process run owns.
+func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress func(ReleaseReport)) (ReleaseReport, error) {
+	report := ReleaseReport{DryRun: req.DryRun, Cursor: req.Cursor}
+	var gone *kvlocation.GoneProof
+	if !req.DryRun {
+		var err error
+		if gone, err = s.prove(ctx, req.RID, req.Lifecycle, &report, progress); err != nil || gone == nil {
+			return report, err
+		}
+	}
+	filter := kvlocation.ScanFilter{Kind: req.Kind, Class: req.Class, Type: req.Type, RID: req.RID, Lifecycle: req.Lifecycle}
+	every := time.NewTicker(time.Second / time.Duration(req.Rate))
+	defer every.Stop()
+	for {
+		es, next, err := s.store.ScanPage(ctx, filter, report.Cursor, releasePage)
+		if err != nil {
+			return report, ended(ctx, err)
+		}
+		for _, e := range es {
+			if req.DryRun {
+				r := described(e)
+				r.Outcome = outcomeWould
+				report.note(r)
+				continue
+			}
+			select {
+			case <-every.C:
+			case <-ctx.Done():
+				return report, nil // the cursor is that of this page: what was released is not found again
+			}
+			r, err := s.releaseEntry(ctx, req, e, *gone)
+			report.note(r)
+			if err != nil && ctx.Err() != nil {
+				return report, nil
+			}
+		}
+		report.Cursor = next
+		if report.Done = next == ""; report.Done {
+			return report, nil
+		}
+		progress(report)
+	}
+}
+
+// ended is nil for an error that only says that the caller's time was over: the report says how far the release came.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// prove proves a process run gone, or waits for the proof that is under way. nil means that ctx ended first: the proof goes
+// on in the background, and a later call finds it.
+func (s *Service) prove(ctx context.Context, rid string, lifecycle uint64, report *ReleaseReport, progress func(ReleaseReport)) (*kvlocation.GoneProof, error) {
+	if rid == s.cfg.RID && lifecycle == s.cfg.Lifecycle {
+		return nil, outcome.Wrap("release", outcome.InvalidOperation, outcome.NotAccepted, "node "+rid, "it is the node that was asked", kvlocation.ErrNodeAlive)
+	}
+	p, err := s.beginProof(ctx, rid, lifecycle, report)
+	if err != nil {
+		return nil, err
+	}
+	if report.Waiting {
+		progress(*report)
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return nil, nil
+	}
+	report.Waiting, report.Until = false, time.Time{}
+	if p.err != nil {
+		return nil, p.err
+	}
+	return &p.gone, nil
+}
+
+// beginProof starts a proof, unless one is under way or done. That the owner lives is said at once.
+func (s *Service) beginProof(ctx context.Context, rid string, lifecycle uint64, report *ReleaseReport) (*proof, error) {
+	run := ownerRun{rid, lifecycle}
+	ps := &s.proofs
+	ps.mu.Lock()
+	p := ps.by[run]
+	ps.mu.Unlock()
+	if p != nil {
+		select {
+		case <-p.done:
+		default:
+			report.Waiting = true
+		}
+		return p, nil
+	}
+	st, err := s.store.LeaseOf(ctx, rid)
+	if err != nil {
+		return nil, err
+	}
+	wait := kvlocation.DefaultTTL
+	if m, ok := s.cfg.Directory.Members().Get(rid); ok && m.LeaseTTLMillis > 0 {
+		wait = max(wait, time.Duration(m.LeaseTTLMillis)*time.Millisecond)
+	}
+	if !(st.Live && st.Lifecycle == lifecycle) {
+		report.Waiting, report.Until = true, time.Now().Add(wait).UTC()
+	}
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if p = ps.by[run]; p != nil {
+		return p, nil
+	}
+	ps.evictLocked()
+	p = &proof{done: make(chan struct{})}
+	ps.by[run] = p
+	if !s.spawn(func() { s.runProof(run, p) }) {
+		delete(ps.by, run)
+		return nil, outcome.New("release", outcome.ShuttingDown, outcome.NotAccepted, "node "+rid, "this program is shutting down")
+	}
+	return p, nil
+}
+
+// evictLocked makes room for one more: the proofs that are done go first. It must be called with the lock held.
+func (ps *proofs) evictLocked() {
+	for run, p := range ps.by {
+		if len(ps.by) < maxProofs {
+			return
+		}
+		select {
+		case <-p.done:
+			delete(ps.by, run)
+		default:
+		}
+	}
+}
+
+// runProof waits for a process run's last lease to be over for certain. A failure is forgotten, so that the next release
+// tries again.
+func (s *Service) runProof(run ownerRun, p *proof) {
+	ctx, cancel := context.WithTimeout(s.ctx, proofTimeout)
+	defer cancel()
+	for {
+		p.gone, p.err = s.store.ProvablyGone(ctx, run.rid, run.lifecycle, kvlocation.GoneConfig{By: s.name()})
+		// Another program is proving the same: its key goes away when it is done.
+		if p.err == nil || !errors.Is(p.err, outcome.Unavailable) || ctx.Err() != nil {
+			break
+		}
+		s.pause(time.Second)
+	}
+	if p.err != nil {
+		s.proofs.mu.Lock()
+		delete(s.proofs.by, run)
+		s.proofs.mu.Unlock()
+	}
+	close(p.done)
+}
+
+// name is how this program calls itself to people who look at the store.
+func (s *Service) name() string {
+	if s.cfg.RID != "" {
+		return s.cfg.RID
+	}
+	return "" // the store's own name
+}
+
+// releaseEntry releases one record, and writes down what came of it.
+func (s *Service) releaseEntry(ctx context.Context, req ReleaseRequest, e kvlocation.Entry, gone kvlocation.GoneProof) (ReleasedObject, error) {
+	r := described(e)
+	err := s.releaseRecord(ctx, e, gone)
+	switch {
+	case err == nil:
+		r.Outcome = outcomeReleased
+		s.stats.released.Add(1)
+	case illegal(err):
+		// It was adopted, moved or closed since it was read.
+		r.Outcome, r.Why = outcomeSkipped, err.Error()
+		if req.ID == "" {
+			err = nil
+		}
+	default:
+		r.Outcome, r.Why = outcomeFailed, err.Error()
+	}
+	actx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	aerr := s.store.Audit(actx, kvlocation.AuditEntry{
+		By: req.By, Action: "release", Kind: r.Kind, ID: r.ID, Class: r.Class, Type: r.Type, Owner: e.Record.Owner,
+		Generation: r.Generation, OwnerGeneration: e.Record.OwnerGeneration, Reason: req.Reason, Outcome: r.Outcome,
+	}, s.cfg.AuditRetention)
+	if aerr != nil {
+		s.log.Error("a release is not in the audit", zap.String("object", e.Key.String()), zap.String("outcome", r.Outcome), zap.Error(aerr))
+	}
+	return r, err
+}
+
+// releaseRecord is the compare-and-set: of a Ready object a release, of one that never was a cancel.
+func (s *Service) releaseRecord(ctx context.Context, e kvlocation.Entry, gone kvlocation.GoneProof) error {
+	if e.Phase() != kvlocation.PhaseCreating {
+		_, err := s.settle(s.store.Release(ctx, e, gone))
+		return err
+	}
+	absent, err := s.store.ConfirmAbsent(ctx, gone.RID(), gone.Lifecycle())
+	if err != nil {
+		return err
+	}
+	_, err = s.settle(s.store.Cancel(ctx, e, s.owner(), absent))
+	return err
+}
+
+func described(e kvlocation.Entry) ReleasedObject {
+	return ReleasedObject{Kind: e.Key.Kind, ID: e.Key.ID, Class: e.Record.Kind, Type: e.Record.Type, Generation: e.Generation()}
+}
+
+func (r *ReleaseReport) note(o ReleasedObject) {
+	switch o.Outcome {
+	case outcomeReleased, outcomeWould:
+		r.Released++
+	case outcomeSkipped:
+		r.Skipped++
+	default:
+		r.Failed++
+	}
+	if len(r.Objects) < maxReleasedNamed {
+		r.Objects = append(r.Objects, o)
+	}
+}
+
+// castData is the payload of a broadcast request.
+func castData(data []byte) []byte {
+	var req castRequest
+	if json.Unmarshal(data, &req) != nil {
+		return nil
+	}
+	return req.Data
+}

@@ -1,0 +1,68 @@
+package objects
+
+import (
+	"errors"
+	"time"
+
+	"natsfabric/internal/monotime"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+const (
+	// settleLimit is how long the result of a record write is pursued; the store cannot tell it later than after 9 min.
+	settleLimit = 9 * time.Minute
+	// settlePause is the pause between two rounds of that.
+	settlePause = 100 * time.Millisecond
+)
+
+// settle pursues a record write until its result is definite (FO-7a, FO-7e), beyond the operation's own time.
+func (s *Service) settle(ch kvlocation.Change, err error) (kvlocation.Change, error) {
+	end := monotime.Now().Add(settleLimit)
+	for {
+		var p *kvlocation.Pending
+		if !errors.As(err, &p) || s.ctx.Err() != nil || monotime.Now() > end {
+			return ch, err
+		}
+		s.stats.unresolved.Add(1)
+		s.pause(settlePause)
+		ch, err = s.store.Resolve(s.ctx, p)
+	}
+}
+
+// pause waits, or until the Service ends.
+func (s *Service) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.ctx.Done():
+	}
+}
+
+// neverSent reports errors of a record write that is certain not to have been applied, and may be tried again.
+func neverSent(err error) bool {
+	return errors.Is(err, outcome.Unavailable) && errors.Is(err, outcome.NotAccepted)
+}
+
+// illegal reports whether the record was not in the state that a write needs.
+func illegal(err error) bool {
+	var m *kvlocation.IllegalMove
+	return errors.As(err, &m)
+}
+
+// cancelRecord ends a Creating record, however long the store takes. A nil error means that it is cancelled.
+func (s *Service) cancelRecord(at kvlocation.Entry, absent kvlocation.Absence) error {
+	for end := monotime.Now().Add(settleLimit); ; {
+		ch, err := s.settle(s.store.Cancel(s.ctx, at, s.owner(), absent))
+		switch {
+		case err == nil && ch.Overwritten && ch.Entry.Phase() != kvlocation.PhaseMissing && ch.Entry.Generation() == at.Generation():
+			return errOvertaken(at.Key, ch.Entry)
+		case err == nil:
+			return nil
+		case !neverSent(err) || s.ctx.Err() != nil || monotime.Now() > end:
+			return err
+		}
+		s.pause(settlePause)
+	}
+}

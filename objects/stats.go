@@ -1,0 +1,60 @@
+package objects
+
+import "sync/atomic"
+
+// protocolStats are the counters of everything around the turns.
+type protocolStats struct {
+	created, createFailed, takenOver, overtaken, dataLost atomic.Uint64
+	firstTaken, firstPast                                 atomic.Uint64
+	factories, factoriesLate                              atomic.Uint64
+	factoriesRunning                                      atomic.Int64
+	unresolved, adopted, closed, closingFailed, released  atomic.Uint64
+	joined, left, broadcasts, gateway, notOwner           atomic.Uint64
+}
+
+// Snapshot is what a Service has counted since it began, and its present state.
+type Snapshot struct {
+	RuntimeSnapshot
+
+	// Created and CreateFailed count the creations that ended here; TakenOver those that were made on from another's
+	// record, Overtaken those that another made on, DataLost those whose stored input was gone.
+	Created, CreateFailed, TakenOver, Overtaken, DataLost uint64
+	// FirstTaken counts the stored first messages that run here after a takeover, FirstPast those that were past their
+	// deadline and do not run.
+	FirstTaken, FirstPast uint64
+	// Creating is how many creations are under way, FactoriesRunning how many factories; Factories counts them all, and
+	// FactoriesLate those that did not return in time.
+	Creating, FactoriesRunning int
+	Factories, FactoriesLate   uint64
+	// Unresolved counts the rounds in which a record write of unknown result was pursued.
+	Unresolved uint64
+	// Adopted, Closed and Released count records; ClosingFailed the Closing callbacks that returned an error.
+	Adopted, Closed, ClosingFailed, Released uint64
+	// Joined and Left count changes of membership, Broadcasts the broadcasts that Spots of this node made.
+	Joined, Left, Broadcasts uint64
+	// Gateway counts the messages of plain clients, NotOwner the messages for objects that are not here.
+	Gateway, NotOwner uint64
+	// Routes is how many routes the cache holds. RouteHits and RouteMisses count its look-ups, RoutesDropped the routes
+	// that were found stale, RoutesEvicted those that had to make room.
+	Routes                                               int
+	RouteHits, RouteMisses, RoutesDropped, RoutesEvicted uint64
+}
+
+// Metrics returns the present counters.
+func (s *Service) Metrics() Snapshot {
+	c := &s.stats
+	return Snapshot{
+		RuntimeSnapshot: s.rt.snapshot(),
+		Created:         c.created.Load(), CreateFailed: c.createFailed.Load(), TakenOver: c.takenOver.Load(),
+		Overtaken: c.overtaken.Load(), DataLost: c.dataLost.Load(),
+		FirstTaken: c.firstTaken.Load(), FirstPast: c.firstPast.Load(),
+		Creating: s.flights.count(), FactoriesRunning: int(c.factoriesRunning.Load()),
+		Factories: c.factories.Load(), FactoriesLate: c.factoriesLate.Load(),
+		Unresolved: c.unresolved.Load(), Adopted: c.adopted.Load(), Closed: c.closed.Load(),
+		ClosingFailed: c.closingFailed.Load(), Released: c.released.Load(),
+		Joined: c.joined.Load(), Left: c.left.Load(), Broadcasts: c.broadcasts.Load(),
+		Gateway: c.gateway.Load(), NotOwner: c.notOwner.Load(),
+		Routes: s.routes.known(), RouteHits: s.routes.hits.Load(), RouteMisses: s.routes.misses.Load(),
+		RoutesDropped: s.routes.dropped.Load(), RoutesEvicted: s.routes.evicted.Load(),
+	}
+}
