@@ -27,7 +27,11 @@ func (s *Service) end(ctx context.Context, op string, kind kvlocation.ObjectKind
 		return outcome.New(op, outcome.InvalidOperation, outcome.NotAccepted, key.String(), "an Entry Spot lives as long as its node")
 	}
 	err := s.askOwner(ctx, op, key, generation, verbEnd, exactRequest{generation}, nil)
-	if !creatorSilent(err) || errors.Is(err, errLost) {
+	if err == nil {
+		s.routes.forget(key, generation)
+		return nil
+	}
+	if !creatorSilent(err) {
 		return err
 	}
 	// A record that is still Creating, and whose creator is gone, is cancelled: exactly that one.

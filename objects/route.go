@@ -182,6 +182,17 @@ func (rs *routes) drop(r *route) {
 	}
 }
 
+// forget removes the route of an incarnation that is known to have ended.
+func (rs *routes) forget(key kvlocation.ObjectKey, generation uint64) {
+	sh := rs.shard(key.ID)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	m := sh.by[kindIndex(key.Kind)]
+	if r := m[key.ID]; r != nil && r.generation <= generation {
+		delete(m, key.ID)
+	}
+}
+
 // known returns how many routes the cache holds.
 func (rs *routes) known() int {
 	n := 0

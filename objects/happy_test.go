@@ -1,0 +1,123 @@
+package objects
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// Create, call, destroy, over two nodes and a client, each of them asking for what lives here and elsewhere.
+func TestActorsAcrossNodes(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	a := m.node("a", types(tp.typ(kvlocation.ClassActor, "user")))
+	b := m.node("b", types(tp.typ(kvlocation.ClassActor, "user")))
+	c := m.client()
+
+	for i, from := range []*meshNode{a, b, c} {
+		id := fmt.Sprintf("actor %d", i)
+		ref, err := from.Actors().Create(m.ctx(), "user", id, []byte("input"))
+		if err != nil {
+			t.Fatalf("create from %q: %v", from.rid, err)
+		}
+		e := m.entry(a, kvlocation.KindActor, id)
+		if e.Phase() != kvlocation.PhaseReady || e.Generation() != ref.Generation || len(e.Record.Activation) != 0 || e.Record.OwnerGeneration != 1 {
+			t.Fatalf("the record of %v is %+v", ref, e.Record)
+		}
+		if tp.made(id) != 1 {
+			t.Fatalf("%d factories ran", tp.made(id))
+		}
+		for _, caller := range []*meshNode{a, b, c} {
+			for range 3 { // cold, then warm
+				reply, err := caller.Actors().Request(m.ctx(), id, []byte("hello"))
+				want := fmt.Sprintf("%s %d 1 hello", e.Record.Owner.RID, ref.Generation)
+				if err != nil || string(reply.Data) != want || reply.Header != nil {
+					t.Fatalf("request from %q: %q, %v, want %q", caller.rid, reply.Data, err, want)
+				}
+			}
+			if err := caller.Actors().Send(m.ctx(), id, []byte("note")); err != nil {
+				t.Fatalf("send from %q: %v", caller.rid, err)
+			}
+			if _, err := caller.Actors().Create(m.ctx(), "user", id, nil); err == nil {
+				t.Fatal("an existing actor was created")
+			} else {
+				wantError(t, err, outcome.AlreadyExists, outcome.NotAccepted, id)
+			}
+			got, created, err := caller.Actors().GetOrCreate(m.ctx(), "user", id, nil)
+			if err != nil || created || got != ref {
+				t.Fatalf("get or create: %v, %v, %v", got, created, err)
+			}
+			loc, err := caller.Actors().Find(m.ctx(), id)
+			if err != nil || loc.Generation != ref.Generation || !loc.Alive || loc.Type != "user" {
+				t.Fatalf("find: %+v, %v", loc, err)
+			}
+		}
+		stale := ActorRef{ID: id, Generation: ref.Generation + 1000}
+		wantError(t, from.Actors().Destroy(m.ctx(), stale), outcome.NotFound, outcome.NotAccepted, fmt.Sprint(ref.Generation), fmt.Sprint(stale.Generation))
+		if err := from.Actors().Destroy(m.ctx(), ref); err != nil {
+			t.Fatalf("destroy from %q: %v", from.rid, err)
+		}
+		if n := len(tp.ran(id)); n != 12 {
+			t.Fatalf("%d turns ran, want 12: %v", n, tp.ran(id))
+		}
+		wantError(t, from.Actors().Destroy(m.ctx(), ref), outcome.NotFound, outcome.NotAccepted)
+		if _, err := from.Actors().Find(m.ctx(), id); err == nil {
+			t.Fatal("a destroyed actor was found")
+		}
+		if p := m.entry(a, kvlocation.KindActor, id).Phase(); p != kvlocation.PhaseMissing {
+			t.Fatalf("the record is %s", p)
+		}
+	}
+}
+
+// The first message with instance intent makes an Instance Spot in two writes, runs first, and the next ones find it.
+func TestInstanceSpotsAcrossNodes(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	a := m.node("a", types(tp.typ(kvlocation.ClassInstanceSpot, "room"), tp.typ(kvlocation.ClassInstanceSpot, "other")))
+	b := m.node("b", types(tp.typ(kvlocation.ClassInstanceSpot, "room"), tp.typ(kvlocation.ClassInstanceSpot, "other")))
+	c := m.client()
+	for i, from := range []*meshNode{a, b, c} {
+		for j, home := range []*meshNode{a, b} {
+			id := m.homeID(home, kvlocation.ClassInstanceSpot, "room", fmt.Sprintf("r%d-%d-", i, j))
+			_, err := from.Spots().Request(m.ctx(), id, []byte("x"))
+			wantError(t, err, outcome.NotFound, outcome.NotAccepted, id)
+			reply, err := from.Spots().Request(m.ctx(), id, []byte("first"), WithInstance("room"))
+			if err != nil || !strings.HasPrefix(string(reply.Data), home.rid+" ") || reply.Header != nil {
+				t.Fatalf("activation from %q: %q %v, %v", from.rid, reply.Data, reply.Header, err)
+			}
+			e := m.entry(a, kvlocation.KindSpot, id)
+			if e.Record.Write != 2 || e.Phase() != kvlocation.PhaseReady || len(e.Record.Activation) != 0 {
+				t.Fatalf("the record after the activation: %+v", e.Record)
+			}
+			for _, caller := range []*meshNode{a, b, c} {
+				var tr Trace
+				if err := caller.Spots().Send(m.ctx(), id, []byte("more"), WithInstance("room"), WithTrace(&tr)); err != nil {
+					t.Fatalf("send from %q: %v", caller.rid, err)
+				}
+				if caller == from && from != home && !tr.Cached {
+					t.Fatalf("the activation told no route: %+v", tr)
+				}
+				_, err := caller.Spots().Request(m.ctx(), id, nil, WithInstance("other"))
+				wantError(t, err, outcome.TypeMismatch, outcome.NotAccepted, "room", "other")
+			}
+			if got := tp.ran(id); tp.made(id) != 1 || len(got) != 4 || !strings.HasSuffix(got[0], "first") {
+				t.Fatalf("%d factories, turns %v", tp.made(id), got)
+			}
+			ref := SpotRef{ID: id, Generation: e.Generation()}
+			if err := from.Spots().Close(m.ctx(), ref); err != nil {
+				t.Fatal(err)
+			}
+			// FO-4.4e
+			if _, err := from.Spots().Request(m.ctx(), id, []byte("again"), WithInstance("room")); err != nil {
+				t.Fatal(err)
+			}
+			if g := m.entry(a, kvlocation.KindSpot, id).Generation(); g <= ref.Generation {
+				t.Fatalf("the new incarnation has generation %d, the old one had %d", g, ref.Generation)
+			}
+		}
+	}
+}
