@@ -1,0 +1,354 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"go.uber.org/zap"
+
+	"natsfabric/outcome"
+)
+
+const (
+	// admitEvery is for how long the lease's word is good within one worker. It is far below the lease's margin, and
+	// a freeze is longer.
+	admitEvery = time.Millisecond
+	// adoptTimeout bounds one adoption.
+	adoptTimeout = 30 * time.Second
+	// retryAfter is when what failed between turns is tried again without new mail.
+	retryAfter = time.Second
+)
+
+// take returns the next mail. Without any the object rests, and nil is returned: the worker has it no more.
+func (o *object) take(now instant) *envelope {
+	o.mu.Lock()
+	e := o.box.pop()
+	if e == nil {
+		o.idle.Store(int64(now))
+		o.busy = false
+	}
+	o.mu.Unlock()
+	return e
+}
+
+// deal does what a piece of mail asks for, on the worker that has the object, and returns the time after it. ran is
+// false when the lease has lapsed: the mail is back in its place.
+func (o *object) deal(w *worker, e *envelope, now instant) (after instant, ran bool) {
+	if !e.oneWay && e.past(now) {
+		if e.kind == mailMessage {
+			o.reg.count(o).expired.Add(1)
+		}
+		e.answer(Reply{}, outcome.New(e.op, outcome.DeadlineExceeded, outcome.Accepted, o.target(), "the deadline passed before the turn"))
+		return now, true
+	}
+	p := o.rt.period.Load()
+	if !o.rt.admits(w, now) {
+		return now, !o.putBack(e)
+	}
+	o.since.Store(int64(now))
+	if o.lease != o.rt.back.leaseGeneration() || !o.activated {
+		if lapsed, ok := o.becomeReady(e, p); !ok {
+			o.since.Store(0)
+			return tick(), !lapsed
+		}
+	}
+	switch e.kind {
+	case mailMessage:
+		o.reg.count(o).run.Add(1)
+		after = o.runTurn(w, e, p)
+	case mailFramework:
+		after = o.runTurn(w, e, p)
+	case mailTimer:
+		if !o.rt.clock.begin(e.timer) {
+			e.release()
+			after = now
+			break
+		}
+		o.reg.count(o).timers.Add(1)
+		after = o.runTurn(w, e, p)
+	case mailIdle:
+		if o.stillIdle() {
+			o.askClose(CloseIdle)
+		}
+		fallthrough
+	default:
+		e.release()
+		after = now
+	}
+	if reason := o.closing.Load(); reason != nil {
+		o.runClose(p, *reason)
+	}
+	o.since.Store(0)
+	return after, true
+}
+
+// admits reports whether a turn may begin. The lease's word is asked for at most once in admitEvery.
+func (rt *runtime) admits(w *worker, now instant) bool {
+	if rt.sched.lapsed.Load() {
+		return false
+	}
+	if now.sub(w.admitted) < admitEvery {
+		return true
+	}
+	if rt.back.admit() != nil {
+		rt.sched.close()
+		return false
+	}
+	w.admitted = now
+	return true
+}
+
+// putBack puts mail back before everything else. It returns false when the object is closed: the mail has then ended.
+func (o *object) putBack(e *envelope) bool {
+	o.mu.Lock()
+	if o.state == objectClosed {
+		cause := o.cause
+		o.mu.Unlock()
+		o.end(e, cause)
+		return false
+	}
+	o.box.putBack(e)
+	o.mu.Unlock()
+	return true
+}
+
+// becomeReady adopts the object, when the lease is another than at its last turn, and runs its activation callback.
+// When that fails, e and what waits behind it has ended, or is back in its place if the lease has lapsed again.
+func (o *object) becomeReady(e *envelope, p *period) (lapsed, ok bool) {
+	err := o.adopt(p)
+	if err == nil && !o.activated {
+		if err = o.activate(p); err == nil {
+			o.activated = true
+		}
+	}
+	switch {
+	case err == nil:
+		return false, true
+	case p.ctx.Err() != nil || p != o.rt.period.Load():
+		return o.putBack(e), false
+	}
+	o.unready(e, err)
+	return false, false
+}
+
+// adopt makes the record name the present lease generation. On errLost the object is dropped.
+func (o *object) adopt(p *period) error {
+	lease := o.rt.back.leaseGeneration()
+	if o.lease == lease {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, adoptTimeout)
+	defer cancel()
+	if err := o.rt.back.adopt(ctx, o); err != nil {
+		if errors.Is(err, errLost) {
+			o.rt.drop(o, outcome.New("turn", outcome.Unavailable, outcome.Accepted, o.target(), "another node owns the object now"))
+		}
+		return err
+	}
+	o.lease, o.activated = lease, false
+	return nil
+}
+
+// activate runs the activation callback in a turn of its own.
+func (o *object) activate(p *period) error {
+	a, ok := o.inst.(Activator)
+	if !ok {
+		return nil
+	}
+	return o.callback(p, o.reg.CreateTimeout, func(ctx context.Context) error { return a.Activate(ctx, &o.me) })
+}
+
+// unready ends what waits for an object that could not be adopted or activated. Timers are tried again.
+func (o *object) unready(e *envelope, err error) {
+	o.mu.Lock()
+	cause := o.cause
+	if o.state != objectClosed {
+		cause = outcome.Wrap("turn", outcome.Unavailable, outcome.Accepted, o.target(), "the object could not be made ready", err)
+		o.rt.log.Warn("an object could not be made ready; its next message tries again", zap.String("object", o.target()), zap.Error(err))
+	}
+	list := o.box.takeAll()
+	o.mu.Unlock()
+	e.next = list
+	for e != nil {
+		next := e.next
+		e.next = nil
+		if e.kind == mailTimer {
+			o.rt.clock.again(e.timer)
+			e.release()
+		} else {
+			o.end(e, cause)
+		}
+		e = next
+	}
+}
+
+// callback runs f, which may call the user's code, in a turn without a message. It returns when f does.
+func (o *object) callback(p *period, timeout time.Duration, f func(context.Context) error) (err error) {
+	e := envelopes.Get().(*envelope)
+	e.kind = mailFramework
+	e.deadline.Store(int64(tick().add(timeout)))
+	t := o.beginTurn(p, e)
+	returned := false
+	defer func() {
+		if !returned {
+			err = o.panicked(recover())
+		}
+		o.endTurn(t)
+		e.release()
+	}()
+	err = f(t)
+	returned = true
+	return err
+}
+
+// beginTurn returns the object's turn, begun.
+func (o *object) beginTurn(p *period, e *envelope) *turn {
+	if o.turn == nil {
+		o.turn = &turn{o: o}
+	}
+	o.turn.begin(p, e)
+	return o.turn
+}
+
+// endTurn ends the turn; one that must not be used again is left to whoever kept it.
+func (o *object) endTurn(t *turn) {
+	if !t.finish() {
+		o.turn = nil
+	}
+}
+
+// runTurn runs one turn and answers. It returns the time at the end of the turn. When the handler ends the goroutine,
+// the turn is settled all the same.
+func (o *object) runTurn(w *worker, e *envelope, p *period) (after instant) {
+	t := o.beginTurn(p, e)
+	returned := false
+	defer func() {
+		if !returned {
+			err := o.panicked(recover())
+			if o.reg.OnPanic == DestroyOnPanic && e.kind != mailFramework {
+				o.askClose(ClosePanic)
+			}
+			after = o.settle(w, t, e, p, Reply{}, err)
+		}
+	}()
+	var reply Reply
+	var err error
+	switch {
+	case e.run != nil:
+		err = e.run(t)
+	case o.reg.handle != nil:
+		reply, err = o.reg.handle(t, &t.req)
+	default:
+		reply, err = o.inst.Handle(t, &t.req)
+	}
+	returned = true
+	return o.settle(w, t, e, p, reply, err)
+}
+
+// panicked makes the error of a turn that did not return. recovered is nil when it ended its goroutine.
+func (o *object) panicked(recovered any) error {
+	o.reg.count(o).panics.Add(1)
+	what := "the handler ended its goroutine"
+	if recovered != nil {
+		what = fmt.Sprintf("the handler panicked: %v", recovered)
+	}
+	o.rt.log.Error("a turn panicked", zap.String("object", o.target()), zap.String("panic", what), zap.ByteString("stack", debug.Stack()))
+	return outcome.New("turn", outcome.InternalFailure, outcome.Accepted, o.target(), what)
+}
+
+// settle ends a turn and answers. The answer of a turn that outlived its ownership goes out only once the object is
+// adopted again.
+func (o *object) settle(w *worker, t *turn, e *envelope, p *period, reply Reply, err error) instant {
+	o.endTurn(t)
+	now := tick()
+	if e.oneWay {
+		if err != nil {
+			o.reg.count(o).failed.Add(1)
+		}
+		e.release()
+		return now
+	}
+	if err != nil {
+		if e.kind == mailMessage {
+			o.reg.count(o).failed.Add(1)
+		}
+		if e.from == nil && e.kind == mailMessage {
+			err = outcome.Wrap(e.op, outcome.KindOf(err), outcome.Accepted, o.target(), "", err)
+		}
+	}
+	if lost := o.outlived(w, p, now); lost != nil {
+		o.reg.count(o).withheld.Add(1)
+		reply, err = Reply{}, lost
+	}
+	e.answer(reply, err)
+	return now
+}
+
+// outlived says that ownership ended while the turn ran and is not certain again.
+func (o *object) outlived(w *worker, p *period, now instant) error {
+	rt := o.rt
+	admits := rt.admits(w, now)
+	if admits && p == rt.period.Load() {
+		return nil
+	}
+	if !admits {
+		return errWithheld(o, "the node's lease lapsed while the turn ran; its result is withheld")
+	}
+	o.mu.Lock()
+	closed := o.state == objectClosed
+	o.mu.Unlock()
+	if closed {
+		return errWithheld(o, "the node's lease lapsed while the turn closed the object; its result is withheld")
+	}
+	if err := o.adopt(rt.period.Load()); err != nil {
+		return errWithheld(o, "the node's lease lapsed while the turn ran, and the object could not be adopted: "+err.Error())
+	}
+	return nil
+}
+
+// stillIdle reports whether nothing came since the object was found idle.
+func (o *object) stillIdle() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.state == objectOpen && o.box.head == nil
+}
+
+// runClose closes the object in a turn. Mail that comes meanwhile is held: it is refused when the close succeeds, and
+// accepted when it does not.
+func (o *object) runClose(p *period, reason CloseReason) {
+	o.mu.Lock()
+	if o.state != objectOpen {
+		o.mu.Unlock()
+		return
+	}
+	o.state = objectClosing
+	o.mu.Unlock()
+	err := o.callback(p, adoptTimeout, func(ctx context.Context) error { return o.rt.back.closeObject(ctx, o, reason) })
+	o.mu.Lock()
+	closed := o.state == objectClosed
+	o.mu.Unlock()
+	if closed {
+		return
+	}
+	o.rt.log.Warn("an object could not be closed; it is tried again", zap.String("object", o.target()), zap.String("reason", string(reason)), zap.Error(err))
+	o.closing.Store(nil)
+	o.rt.clock.closeAgain(o, reason)
+	o.acceptHeld(nil)
+}
+
+// callClosing runs the object's Closer, for backing.closeObject. A panic is an error like any other.
+func (o *object) callClosing(ctx context.Context, reason CloseReason) (err error) {
+	c, ok := o.inst.(Closer)
+	if !ok {
+		return nil
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = o.panicked(r)
+		}
+	}()
+	return c.Closing(ctx, &o.me, reason)
+}

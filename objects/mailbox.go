@@ -1,0 +1,289 @@
+package objects
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/channels"
+	"natsfabric/kvlocation"
+)
+
+// mailKind is what a turn is about.
+type mailKind uint8
+
+const (
+	mailMessage   mailKind = iota
+	mailTimer              // a due timer; not counted in the mailbox's bounds, since timers have their own
+	mailFramework          // a turn of the framework: join, leave, close
+	mailActivate           // the object must be made ready
+	mailIdle               // the object had no turn for a while
+	mailClose              // the object's end was asked for
+)
+
+// frameworkReserve is how many turns of the framework may wait beyond the mailbox's bounds, so that an object with a
+// full mailbox can be closed.
+const frameworkReserve = 64
+
+// origin is where a message came from when it did not begin in this process: *channels.Inbound, or a first message out
+// of a record.
+type origin interface {
+	Data() []byte
+	Header() nats.Header
+	OneWay() bool
+	Sender() (channels.Sender, bool)
+	// LocalDeadline is the caller's deadline on this machine's clock, the error of the store's clock added. Past
+	// judges it on the store's clock.
+	LocalDeadline() (time.Time, bool)
+	Past(now time.Time) bool
+	// Accept sends the acceptance notice, if one is asked for. Reply and Fail answer after it.
+	Accept()
+	Reply(data []byte, h nats.Header)
+	Fail(err error)
+}
+
+// The word of an envelope: one state, and whether it was accepted.
+//
+//	waiting -> ended: the answer stands in the envelope, and its caller takes it
+//	waiting -> left:  the caller gave up and never looks again
+//
+// An envelope that nobody in this process waits for is left from the beginning. Whoever makes the second step, or the
+// only one, of the two sides releases the envelope.
+const (
+	envWaiting  uint32 = 0
+	envEnded    uint32 = 1
+	envLeft     uint32 = 2
+	envState    uint32 = 3
+	envAccepted uint32 = 4
+)
+
+// envelope is one piece of mail. Envelopes are pooled.
+type envelope struct {
+	next *envelope
+
+	kind   mailKind
+	oneWay bool
+	size   int
+	op     string
+	data   []byte
+	header nats.Header
+	from   origin // nil for mail of this process
+	chain  *chain // of enclosing turns
+	// broadcast is the Spot that sent the message to all its members.
+	broadcast *SpotRef
+	timer     *timer
+	run       func(context.Context) error // of the framework
+	// held is for the sender of a one-way message that is not accepted at once.
+	held *hold
+
+	word     atomic.Uint32
+	deadline atomic.Int64 // instant; 0 means none, and that nobody waits
+	alarmAt  atomic.Int64 // when the alarm goes off; 0 while it is not set
+	alarm    *time.Timer
+	done     chan struct{} // a nudge: look at the word
+	reply    Reply
+	err      error
+}
+
+var envelopes = sync.Pool{New: func() any { return &envelope{done: make(chan struct{}, 1)} }}
+
+// newOwn returns mail of the runtime's own, which nobody waits for.
+func newOwn(kind mailKind) *envelope {
+	e := envelopes.Get().(*envelope)
+	e.kind, e.oneWay = kind, true
+	e.word.Store(envLeft)
+	return e
+}
+
+// release gives the envelope back. Neither side may use it any more.
+func (e *envelope) release() {
+	e.deadline.Store(0)
+	e.next, e.kind, e.oneWay, e.size, e.op = nil, mailMessage, false, 0, ""
+	e.data, e.header, e.from, e.chain, e.broadcast, e.timer, e.run, e.held = nil, nil, nil, nil, nil, nil, nil, nil
+	e.reply, e.err = Reply{}, nil
+	e.word.Store(envWaiting)
+	envelopes.Put(e)
+}
+
+// accept notes the acceptance. It returns false when the caller has left before it: the mail then never runs.
+func (e *envelope) accept() bool {
+	if e.held != nil {
+		return e.held.end(nil)
+	}
+	for {
+		w := e.word.Load()
+		if w&envState == envLeft && e.from == nil && !e.oneWay {
+			return false
+		}
+		if e.word.CompareAndSwap(w, w|envAccepted) {
+			return true
+		}
+	}
+}
+
+// hold is what the sender of a one-way message waits on while the message is held without being accepted. It ends once:
+// by the acceptance or refusal, or by the sender, who leaves.
+type hold struct {
+	op   string
+	over atomic.Bool
+	done chan error
+}
+
+// hold makes the sender of a local one-way message wait for its acceptance. It returns nil for any other mail. The mail
+// must not have been offered yet.
+func (e *envelope) hold() *hold {
+	if e.held == nil && e.oneWay && e.from == nil && e.kind == mailMessage {
+		e.held = &hold{op: e.op, done: make(chan error, 1)}
+	}
+	return e.held
+}
+
+// end tells the sender that the message was accepted, or with err why not. It returns false when the sender has left.
+func (h *hold) end(err error) bool {
+	if !h.over.CompareAndSwap(false, true) {
+		return false
+	}
+	h.done <- err
+	return true
+}
+
+// wait waits for the acceptance until ctx ends or the deadline passes.
+func (h *hold) wait(ctx context.Context, key kvlocation.ObjectKey, deadline instant) error {
+	t := time.NewTimer(deadline.sub(tick()))
+	defer t.Stop()
+	select {
+	case err := <-h.done:
+		return err
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	if h.over.CompareAndSwap(false, true) {
+		return leftError(ctx, h.op, key, nil, false)
+	}
+	return <-h.done
+}
+
+// past reports whether nobody waits for the answer any more because its deadline has passed.
+func (e *envelope) past(now instant) bool {
+	d := e.deadline.Load()
+	return d != 0 && now >= instant(d) && (e.from == nil || e.from.Past(time.Now()))
+}
+
+// answer ends the mail with a result. The envelope must not be used afterwards.
+func (e *envelope) answer(reply Reply, err error) {
+	if e.from != nil {
+		if err != nil {
+			e.from.Fail(err)
+		} else {
+			e.from.Reply(reply.Data, reply.Header)
+		}
+		e.release()
+		return
+	}
+	e.reply, e.err = reply, err
+	for {
+		w := e.word.Load()
+		if w&envState == envLeft {
+			e.release()
+			return
+		}
+		if e.word.CompareAndSwap(w, w|envEnded) {
+			e.nudge()
+			return
+		}
+	}
+}
+
+// nudge makes the waiting caller look at the word. One nudge that is under way is as good as two.
+func (e *envelope) nudge() {
+	select {
+	case e.done <- struct{}{}:
+	default:
+	}
+}
+
+// mailbox is the mail of one object, in the order of acceptance. It holds nothing while there is none.
+type mailbox struct {
+	head, tail *envelope
+	count      int32 // of those that count in the bounds
+	bytes      int32
+}
+
+func (m *mailbox) push(e *envelope) {
+	if m.tail == nil {
+		m.head = e
+	} else {
+		m.tail.next = e
+	}
+	m.tail = e
+	m.took(e, 1)
+}
+
+// putBack puts e before everything else.
+func (m *mailbox) putBack(e *envelope) {
+	e.next = m.head
+	m.head = e
+	if m.tail == nil {
+		m.tail = e
+	}
+	m.took(e, 1)
+}
+
+func (m *mailbox) pop() *envelope {
+	e := m.head
+	if e == nil {
+		return nil
+	}
+	m.head = e.next
+	if m.head == nil {
+		m.tail = nil
+	}
+	e.next = nil
+	m.took(e, -1)
+	return e
+}
+
+// takeAll empties the mailbox and returns the list of what was in it.
+func (m *mailbox) takeAll() *envelope {
+	list := m.head
+	*m = mailbox{}
+	return list
+}
+
+func (m *mailbox) took(e *envelope, sign int32) {
+	if e.kind != mailTimer {
+		m.count += sign
+		m.bytes += sign * int32(e.size)
+	}
+}
+
+// room says why e does not fit, if so.
+func (m *mailbox) room(e *envelope, t *Type) why {
+	switch {
+	case e.kind == mailTimer:
+		return whyNot
+	case e.kind != mailMessage:
+		if int(m.count) >= t.Mailbox+frameworkReserve {
+			return whyFull
+		}
+	case e.size > t.MailboxBytes:
+		return whyTooLarge
+	case int(m.count) >= t.Mailbox || int(m.bytes)+e.size > t.MailboxBytes:
+		return whyFull
+	}
+	return whyNot
+}
+
+// sizeOf is what a message counts for in a mailbox's bytes.
+func sizeOf(data []byte, h nats.Header) int {
+	n := len(data)
+	for k, vs := range h {
+		for _, v := range vs {
+			n += len(k) + len(v)
+		}
+	}
+	return n
+}

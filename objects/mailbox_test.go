@@ -1,0 +1,87 @@
+package objects
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// A mailbox behaves as a list with bounds, whatever is done to it in whatever order.
+func TestMailboxModel(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		typ := &Type{Mailbox: rapid.IntRange(1, 5).Draw(t, "mailbox"), MailboxBytes: rapid.IntRange(1, 50).Draw(t, "bytes")}
+		var box mailbox
+		var model []*envelope
+		count := func() (n, bytes int) {
+			for _, e := range model {
+				if e.kind != mailTimer {
+					n, bytes = n+1, bytes+e.size
+				}
+			}
+			return n, bytes
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"push": func(t *rapid.T) {
+				e := &envelope{kind: rapid.SampledFrom([]mailKind{mailMessage, mailTimer, mailFramework}).Draw(t, "kind")}
+				if e.kind == mailMessage {
+					e.size = rapid.IntRange(0, 60).Draw(t, "size")
+				}
+				n, bytes := count()
+				want := whyNot
+				switch {
+				case e.kind == mailMessage && e.size > typ.MailboxBytes:
+					want = whyTooLarge
+				case e.kind == mailMessage && (n >= typ.Mailbox || bytes+e.size > typ.MailboxBytes),
+					e.kind == mailFramework && n >= typ.Mailbox+frameworkReserve:
+					want = whyFull
+				}
+				if got := box.room(e, typ); got != want {
+					t.Fatalf("%d messages of %d bytes: room for %+v is %d, want %d", n, bytes, e, got, want)
+				}
+				if want == whyNot {
+					box.push(e)
+					model = append(model, e)
+				}
+			},
+			"pop": func(t *rapid.T) {
+				e := box.pop()
+				if len(model) == 0 {
+					if e != nil {
+						t.Fatal("mail out of nothing")
+					}
+					return
+				}
+				if e != model[0] || e.next != nil {
+					t.Fatal("not the oldest")
+				}
+				model = model[1:]
+				if rapid.IntRange(0, 3).Draw(t, "back") == 0 {
+					box.putBack(e)
+					model = append([]*envelope{e}, model...)
+				}
+			},
+			"take all": func(t *rapid.T) {
+				n := 0
+				for e := box.takeAll(); e != nil; e = e.next {
+					if e != model[n] {
+						t.Fatal("another order")
+					}
+					n++
+				}
+				if n != len(model) {
+					t.Fatalf("%d of %d", n, len(model))
+				}
+				model = nil
+			},
+			"": func(t *rapid.T) {
+				if n, bytes := count(); int(box.count) != n || int(box.bytes) != bytes {
+					t.Fatalf("counts %d of %d bytes, want %d of %d", box.count, box.bytes, n, bytes)
+				}
+				if (box.head == nil) != (len(model) == 0) || (box.tail == nil) != (len(model) == 0) {
+					t.Fatal("head and tail")
+				}
+			},
+		})
+	})
+}

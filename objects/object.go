@@ -1,0 +1,312 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"natsfabric/channels"
+	"natsfabric/kvlocation"
+)
+
+// errLost is what backing.adopt returns when the record says that the object is no longer this node's.
+var errLost = errors.New("the object's record was changed by another node")
+
+// backing is what the turns need of the protocol around them.
+type backing interface {
+	// admit returns nil while the node's lease admits new work.
+	admit() error
+	// leaseGeneration is the generation of the present lease; while there is none, of the last one.
+	leaseGeneration() uint64
+	// adopt puts the present lease generation into the object's record. It runs between two turns. errLost drops
+	// the object; after any other error what waits ends, and the next mail tries again.
+	adopt(ctx context.Context, o *object) error
+	// closeObject closes the object's record and calls runtime.drop. It runs inside a turn of o, with its context.
+	// After an error the object stays open, and it is tried again.
+	closeObject(ctx context.Context, o *object, reason CloseReason) error
+	// abortHeld answers a message from outside that was held, and never accepted.
+	abortHeld(from origin, err error)
+
+	selfMembers(o *object) []ActorRef
+	selfSpot(o *object) (SpotRef, bool)
+	selfBroadcast(ctx context.Context, o *object, data []byte) (BroadcastResult, error)
+	Actors() *Actors
+	Spots() *Spots
+	channel(name string) *channels.Channel
+}
+
+// objectState is where an object stands in its life here.
+type objectState uint8
+
+const (
+	// objectCreating: its record is being made. Mail is held without being accepted. Next: open, closed.
+	objectCreating objectState = iota
+	// objectOpen: turns run. Next: closing, closed.
+	objectOpen
+	// objectClosing: a turn is closing the record. Mail is held. Next: open (the close failed), closed.
+	objectClosing
+	// objectClosed: it is not in the registry any more, and runs nothing. Final.
+	objectClosed
+)
+
+func (s objectState) holds() bool { return s == objectCreating || s == objectClosing }
+
+// object is one Actor or Spot that this node owns, or is creating. While it is idle it costs this struct, its entry in
+// the registry and the turn that it keeps for the next time.
+//
+// Locks: mu is held for a few instructions, never while anything is called that may block or is not the runtime's own.
+type object struct {
+	rt  *runtime
+	reg *regType
+	id  string
+	me  Self
+	// shard is where the object's turns are counted.
+	shard uint8
+
+	generation      atomic.Uint64
+	ownerGeneration atomic.Uint64
+	// inst is written before the object opens.
+	inst Object
+	// m is the membership of a Spot, or of an Actor; it belongs to membership.go.
+	m atomic.Pointer[membership]
+
+	mu    sync.Mutex
+	state objectState
+	// busy: the object stands in the run queue or a worker has it. Invariant: an open object with mail is busy.
+	busy  bool
+	cause error // why it is closed: what its accepted mail gets
+	box   mailbox
+
+	// closing is why its end was asked for; nil while it was not.
+	closing atomic.Pointer[CloseReason]
+
+	// What follows belongs to the worker that has the object, but for turn.ctx, which has a lock of its own.
+	turn      *turn
+	lease     uint64 // the lease generation under which it was adopted last
+	activated bool
+
+	queued *object      // the next one in the run queue
+	idle   atomic.Int64 // instant: when it became idle; 0 before its first turn
+	since  atomic.Int64 // instant: when the running turn began; 0 when none runs
+	timers *timers      // guarded by clock.mu
+}
+
+// newObject returns an object that is being created. It has no instance; it holds its mail until open or abort.
+func (rt *runtime) newObject(reg *regType, id string) *object {
+	o := &object{rt: rt, reg: reg, id: id, shard: uint8(rt.nextShard.Add(1))}
+	o.me.o = o
+	return o
+}
+
+// self is what the factory gets.
+func (o *object) self() *Self { return &o.me }
+
+// identify sets the generations, as soon as the creating write has told them.
+func (o *object) identify(generation, ownerGeneration uint64) {
+	o.generation.Store(generation)
+	o.ownerGeneration.Store(ownerGeneration)
+}
+
+// offer puts mail into the mailbox, or says at once why not. Mail from outside is told that it was accepted before a
+// worker can see it; mail that is held, when the object opens. Once mail was taken only its waiting caller may look at
+// it.
+//
+// Two offers of one sender, one after the other, keep their order.
+func (o *object) offer(e *envelope) why {
+	because, _ := o.offerOneWay(e)
+	return because
+}
+
+// offerOneWay is offer for a one-way message of this process: if it is held, its sender waits on the hold, which is nil
+// otherwise.
+func (o *object) offerOneWay(e *envelope) (because why, h *hold) {
+	if because = o.rt.closedFor(e); because == whyNot {
+		o.mu.Lock()
+		because = whyClosed
+		if o.state != objectClosed {
+			because = o.box.room(e, &o.reg.Type)
+		}
+		if because == whyNot {
+			return whyNot, o.commitLocked(e)
+		}
+		o.mu.Unlock()
+	}
+	if e.kind == mailMessage {
+		o.reg.count(o).refused[because].Add(1)
+	}
+	return because, nil
+}
+
+// commitLocked queues e, which fits, and unlocks.
+func (o *object) commitLocked(e *envelope) (h *hold) {
+	if o.state.holds() {
+		h = e.hold()
+		o.box.push(e)
+		o.mu.Unlock()
+		return h
+	}
+	if e.from != nil {
+		// The notice goes out without the lock; the place in the box is taken before. One sender's messages come one
+		// after the other, so this keeps their order.
+		o.box.took(e, 1)
+		o.mu.Unlock()
+		e.from.Accept()
+		o.mu.Lock()
+		o.box.took(e, -1)
+	}
+	e.word.Store(e.word.Load() | envAccepted) // nobody else has it yet
+	o.countAccepted(e)
+	if o.state == objectClosed {
+		cause := o.cause
+		o.mu.Unlock()
+		o.end(e, cause)
+		return nil
+	}
+	o.box.push(e)
+	o.wakeLocked()
+	return nil
+}
+
+// wakeLocked gives the object to a worker unless one has it, and unlocks.
+func (o *object) wakeLocked() {
+	wake := !o.busy
+	o.busy = true
+	o.mu.Unlock()
+	if wake {
+		o.rt.sched.ready(o)
+	}
+}
+
+// open makes the object run: first the activation callback, then first (which may be nil), then the mail that was held.
+// It returns at once.
+func (o *object) open(inst Object, generation, ownerGeneration, lease uint64, first *envelope) {
+	o.inst, o.lease = inst, lease
+	o.identify(generation, ownerGeneration)
+	_, activates := inst.(Activator)
+	o.activated = !activates
+	if first != nil && !o.accepted(first) {
+		first = nil
+	}
+	o.acceptHeld(first)
+	if o.reg.IdleAfter > 0 {
+		o.rt.clock.watchIdle(o)
+	}
+}
+
+// accepted accepts mail that was held, and returns false if its caller has left meanwhile.
+func (o *object) accepted(e *envelope) bool {
+	if !e.accept() {
+		e.release()
+		return false
+	}
+	if e.from != nil {
+		e.from.Accept()
+	}
+	o.countAccepted(e)
+	return true
+}
+
+// acceptHeld accepts what is held and opens the object, with the activation that is due and first before everything
+// else.
+func (o *object) acceptHeld(first *envelope) {
+	var taken mailbox
+	if !o.activated {
+		taken.push(newOwn(mailActivate))
+	}
+	if first != nil {
+		taken.push(first)
+	}
+	for {
+		o.mu.Lock()
+		list := o.box.head
+		if list == nil || o.state == objectClosed {
+			break
+		}
+		o.box.head, o.box.tail = nil, nil // what is taken still counts in the bounds
+		o.mu.Unlock()
+		for e := list; e != nil; {
+			next := e.next
+			e.next = nil
+			if e.word.Load()&envAccepted != 0 {
+				taken.push(e)
+			} else {
+				if o.accepted(e) {
+					taken.push(e)
+				}
+			}
+			e = next
+		}
+	}
+	if o.state == objectClosed { // by a drop in between
+		cause := o.cause
+		o.mu.Unlock()
+		o.endAll(taken.takeAll(), cause)
+		return
+	}
+	o.state = objectOpen
+	o.box = taken
+	o.wakeLocked()
+}
+
+// abort ends a creation: whatever is held gets err as it is, and the object is gone.
+func (o *object) abort(err error) { o.rt.remove(o, err, err) }
+
+// between runs f as a turn of the framework, in the order of the mailbox. The context that f gets is that of the turn,
+// with the deadline of ctx. Errors are f's own, or *outcome.Error: why the mailbox did not take it (NotAccepted), or
+// DeadlineExceeded once ctx has ended (NotAccepted while the object is being created, Accepted afterwards: f then runs
+// or not, by its deadline).
+func (o *object) between(ctx context.Context, f func(context.Context) error) error {
+	e, err := o.rt.newLocal(ctx, "turn", nil, nil, false)
+	if err != nil {
+		return err
+	}
+	e.kind, e.run = mailFramework, f
+	if because := o.offer(e); because != whyNot {
+		e.release()
+		return because.refusal("turn", o.target(), false)
+	}
+	_, err = o.rt.wait(ctx, o.key(), e)
+	return err
+}
+
+// askClose asks for the object's end after the present turn, or soon when none runs.
+func (o *object) askClose(reason CloseReason) {
+	if o.closing.CompareAndSwap(nil, &reason) {
+		o.offerOwn(mailClose)
+	}
+}
+
+// offerOwn puts a turn of the runtime's own into the mailbox, if it is open; a closed one needs none.
+func (o *object) offerOwn(kind mailKind) {
+	e := newOwn(kind)
+	if o.offer(e) != whyNot {
+		e.release()
+	}
+}
+
+// running returns for how long the present turn has been running; ok is false when none runs.
+func (o *object) running() (d time.Duration, ok bool) {
+	since := instant(o.since.Load())
+	return tick().sub(since), since != 0
+}
+
+// waiting returns what waits in the mailbox.
+func (o *object) waiting() (count, bytes int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return int(o.box.count), int(o.box.bytes)
+}
+
+// isCreating reports whether the object is not open yet.
+func (o *object) isCreating() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.state == objectCreating
+}
+
+// target is how errors name the object.
+func (o *object) target() string { return targetName(o.reg.kind, o.id) }
+
+func targetName(kind kvlocation.ObjectKind, id string) string { return string(kind) + " " + quote(id) }

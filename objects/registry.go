@@ -1,0 +1,349 @@
+package objects
+
+import (
+	"context"
+	"hash/maphash"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// shards is how many parts the registry has, so that look-ups and creations of different objects do not wait for each
+// other.
+const shards = 64
+
+// regType is a Type that is registered at this node.
+type regType struct {
+	Type
+	kind kvlocation.ObjectKind
+	// handle is Middleware around the instance's Handle; nil when there is no middleware.
+	handle Handler
+	owned  atomic.Int64 // slots that are taken
+	counts [countShards]typeCounts
+}
+
+// typeKey names a registered type: one name may be a type of several classes.
+type typeKey struct {
+	class Class
+	name  string
+}
+
+// runtimeConfig says what a runtime works with; all fields but log are required.
+type runtimeConfig struct {
+	mesh           string
+	rid            string
+	lifecycle      uint64
+	epoch          uint64
+	types          []Type
+	capacity       int
+	maxTurns       int
+	defaultTimeout time.Duration
+	maxTimeout     time.Duration
+	log            *zap.Logger
+}
+
+// runtime holds the objects of this node and runs their turns.
+type runtime struct {
+	back           backing
+	mesh           string
+	rid            string
+	lifecycle      uint64
+	epoch          uint64
+	capacity       int
+	defaultTimeout time.Duration
+	maxTimeout     time.Duration
+	log            *zap.Logger
+
+	byKey map[typeKey]*regType
+	order []*regType // as they were given
+	owned atomic.Int64
+	// full is told, without blocking, that a type or the node has become full, or is not full any more.
+	full chan struct{}
+
+	seed  maphash.Seed
+	parts [shards]struct {
+		mu    sync.RWMutex
+		kinds [2]map[string]*object // actors, spots
+	}
+
+	sched     *scheduler
+	clock     *clock
+	nextShard atomic.Uint32
+	// period is the present period of ownership; its context ends when the lease lapses.
+	period atomic.Pointer[period]
+	// draining: new mail is refused. stopped: nothing runs any more.
+	draining, stopped atomic.Bool
+}
+
+// period is one period in which the lease holds.
+type period struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+func newPeriod() *period {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	return &period{ctx, cancel}
+}
+
+// newRuntime returns a runtime with the types registered. Its error names the type and field that is wrong.
+func newRuntime(cfg runtimeConfig, back backing) (*runtime, error) {
+	rt := &runtime{
+		back: back, mesh: cfg.mesh, rid: cfg.rid, lifecycle: cfg.lifecycle, epoch: cfg.epoch, capacity: cfg.capacity,
+		defaultTimeout: cfg.defaultTimeout, maxTimeout: cfg.maxTimeout, log: cfg.log,
+		byKey: make(map[typeKey]*regType, len(cfg.types)), full: make(chan struct{}, 1), seed: maphash.MakeSeed(),
+	}
+	if rt.log == nil {
+		rt.log = zap.NewNop()
+	}
+	entry := ""
+	for _, t := range cfg.types {
+		if err := t.check(); err != nil {
+			return nil, err
+		}
+		key := typeKey{t.Class, t.Name}
+		if _, twice := rt.byKey[key]; twice {
+			return nil, errTwice(t)
+		}
+		if t.Class == kvlocation.ClassEntrySpot {
+			if entry != "" {
+				return nil, errEntries(entry, t.Name)
+			}
+			entry = t.Name
+		}
+		reg := newRegType(t)
+		rt.byKey[key], rt.order = reg, append(rt.order, reg)
+	}
+	for i := range rt.parts {
+		rt.parts[i].kinds = [2]map[string]*object{{}, {}}
+	}
+	rt.sched = newScheduler(rt, cfg.maxTurns)
+	rt.clock = newClock(rt)
+	rt.period.Store(newPeriod())
+	return rt, nil
+}
+
+func newRegType(t Type) *regType {
+	reg := &regType{Type: t, kind: t.Class.Key()}
+	if len(t.Middleware) > 0 {
+		reg.handle = func(ctx context.Context, req *Request) (Reply, error) { return req.self.o.inst.Handle(ctx, req) }
+		for i := len(t.Middleware) - 1; i >= 0; i-- {
+			reg.handle = t.Middleware[i](reg.handle)
+		}
+	}
+	return reg
+}
+
+// typeOf returns a registered type; nil when this node has none of that name and class.
+func (rt *runtime) typeOf(class Class, name string) *regType { return rt.byKey[typeKey{class, name}] }
+
+// slot returns where an object stands in the registry.
+func (rt *runtime) slot(kind kvlocation.ObjectKind, id string) (part, k int) {
+	if kind == kvlocation.KindSpot {
+		k = 1
+	}
+	return int(maphash.String(rt.seed, id) % shards), k
+}
+
+// find returns the object that this node owns or is creating; nil when there is none.
+func (rt *runtime) find(kind kvlocation.ObjectKind, id string) *object {
+	i, k := rt.slot(kind, id)
+	p := &rt.parts[i]
+	p.mu.RLock()
+	o := p.kinds[k][id]
+	p.mu.RUnlock()
+	return o
+}
+
+// insert puts o into the registry, unless another one is there: that one is returned.
+func (rt *runtime) insert(o *object) (existing *object) {
+	i, k := rt.slot(o.reg.kind, o.id)
+	p := &rt.parts[i]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if existing = p.kinds[k][o.id]; existing == nil {
+		p.kinds[k][o.id] = o
+	}
+	return existing
+}
+
+// each calls f for every object; those that come or go meanwhile may be missed. f may take its time: no lock is held.
+func (rt *runtime) each(f func(*object)) {
+	for i := range rt.parts {
+		p := &rt.parts[i]
+		p.mu.RLock()
+		list := make([]*object, 0, len(p.kinds[0])+len(p.kinds[1]))
+		for _, objects := range p.kinds {
+			for _, o := range objects {
+				list = append(list, o)
+			}
+		}
+		p.mu.RUnlock()
+		for _, o := range list {
+			f(o)
+		}
+	}
+}
+
+// reserve takes a slot of the type and of the node, which abort, drop or unreserve give back. The error is an
+// *outcome.Error, Unavailable and NotAccepted. Of several that ask for the last slot exactly one gets it.
+func (rt *runtime) reserve(reg *regType) error {
+	if n := rt.owned.Add(1); n > int64(rt.capacity) {
+		rt.owned.Add(-1)
+		return errNoSlot("the node's "+strconv.Itoa(rt.capacity)+" slots are taken", reg)
+	} else if n == int64(rt.capacity) {
+		rt.noteFull()
+	}
+	if n := reg.owned.Add(1); n > int64(reg.Capacity) {
+		reg.owned.Add(-1)
+		rt.owned.Add(-1)
+		return errNoSlot("the type's "+strconv.Itoa(reg.Capacity)+" slots are taken", reg)
+	} else if n == int64(reg.Capacity) {
+		rt.noteFull()
+	}
+	return nil
+}
+
+// unreserve gives back a slot that no object came to use.
+func (rt *runtime) unreserve(reg *regType) {
+	if reg.owned.Add(-1) == int64(reg.Capacity)-1 {
+		rt.noteFull()
+	}
+	if rt.owned.Add(-1) == int64(rt.capacity)-1 {
+		rt.noteFull()
+	}
+}
+
+// isFull reports whether no slot is left for the type.
+func (rt *runtime) isFull(reg *regType) bool {
+	return reg.owned.Load() >= int64(reg.Capacity) || rt.owned.Load() >= int64(rt.capacity)
+}
+
+// types is what the node's descriptor says of its types.
+func (rt *runtime) types() []kvlocation.TypeInfo {
+	list := make([]kvlocation.TypeInfo, 0, len(rt.order))
+	for _, reg := range rt.order {
+		list = append(list, kvlocation.TypeInfo{Name: reg.Name, Class: reg.Class, Capacity: reg.Capacity, Full: rt.isFull(reg)})
+	}
+	return list
+}
+
+// typesChanged gets a value when what types says may have changed.
+func (rt *runtime) typesChanged() <-chan struct{} { return rt.full }
+
+func (rt *runtime) noteFull() {
+	select {
+	case rt.full <- struct{}{}:
+	default:
+	}
+}
+
+func errNoSlot(detail string, reg *regType) error {
+	return outcome.New("create", outcome.Unavailable, outcome.NotAccepted, string(reg.Class)+" type "+quote(reg.Name), "no free slot: "+detail)
+}
+
+// drop takes the object out of the registry: what waits for it ends with cause, what is held and not accepted with the
+// same kind and NotAccepted. A turn that runs, often the one that calls, goes on, and its answer goes out.
+func (rt *runtime) drop(o *object, cause *outcome.Error) {
+	rt.remove(o, cause, outcome.New(cause.Op, cause.Kind, outcome.NotAccepted, cause.Target, cause.Detail))
+}
+
+// remove ends an object; only its first call does anything.
+func (rt *runtime) remove(o *object, cause, held error) {
+	o.mu.Lock()
+	if o.state == objectClosed {
+		o.mu.Unlock()
+		return
+	}
+	o.state, o.cause = objectClosed, cause
+	list := o.box.takeAll()
+	o.mu.Unlock()
+	i, k := rt.slot(o.reg.kind, o.id)
+	p := &rt.parts[i]
+	p.mu.Lock()
+	if p.kinds[k][o.id] == o {
+		delete(p.kinds[k], o.id)
+	}
+	p.mu.Unlock()
+	rt.clock.forget(o)
+	rt.unreserve(o.reg)
+	for e := list; e != nil; {
+		next := e.next
+		e.next = nil
+		if e.word.Load()&envAccepted != 0 {
+			o.end(e, cause)
+		} else {
+			o.endHeld(e, held)
+		}
+		e = next
+	}
+}
+
+// end ends accepted mail that did not run.
+func (o *object) end(e *envelope, cause error) {
+	if e.kind == mailMessage {
+		o.reg.count(o).dropped.Add(1)
+	}
+	e.answer(Reply{}, cause)
+}
+
+func (o *object) endAll(list *envelope, cause error) {
+	for e := list; e != nil; {
+		next := e.next
+		e.next = nil
+		o.end(e, cause)
+		e = next
+	}
+}
+
+// endHeld ends mail that was never accepted.
+func (o *object) endHeld(e *envelope, err error) {
+	if e.kind == mailMessage {
+		o.reg.count(o).refused[whyAborted].Add(1)
+	}
+	switch {
+	case e.from != nil:
+		o.rt.back.abortHeld(e.from, err)
+		e.release()
+	case e.held != nil:
+		e.held.end(err)
+		e.release()
+	default:
+		e.answer(Reply{}, err)
+	}
+}
+
+// lapse closes every object until regained: the contexts of running turns end with ErrOwnershipLost, nothing new is
+// accepted, and what was accepted waits.
+func (rt *runtime) lapse() {
+	rt.sched.close()
+	rt.period.Load().cancel(kvlocation.ErrOwnershipLost)
+}
+
+// regained lets objects run again, each one after it was adopted. The lease must admit already.
+func (rt *runtime) regained() {
+	old := rt.period.Swap(newPeriod())
+	old.cancel(kvlocation.ErrOwnershipLost)
+	rt.sched.open()
+}
+
+// closedFor says why the node as a whole does not take e.
+func (rt *runtime) closedFor(e *envelope) why {
+	switch {
+	case rt.stopped.Load():
+		return whyDraining
+	case rt.sched.lapsed.Load() && (e.kind == mailMessage || e.kind == mailFramework):
+		return whyLapsed
+	case rt.draining.Load() && e.kind == mailMessage && e.chain == nil:
+		return whyDraining
+	case e.from != nil && e.past(tick()):
+		return whyPast
+	}
+	return whyNot
+}

@@ -1,0 +1,296 @@
+package objects
+
+import (
+	goruntime "runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// turnBudget and timeBudget are how long a worker stays with one object while others wait for a worker. After
+	// timeBudget it also lets others have the processor.
+	turnBudget = 64
+	timeBudget = 250 * time.Microsecond
+	// maxIdleWorkers is how many goroutines wait for work at most; more end when they have none.
+	maxIdleWorkers = 256
+)
+
+// scheduler gives objects with mail to workers. A worker is a goroutine that runs one object's turns, one after the
+// other. There are at most max of them, each started when it is needed; objects beyond that stand in the run queue, in
+// the order in which they got mail. A handler that blocks keeps its worker, and nobody else's.
+//
+// While it is closed, by a lapse of the lease, objects go into the run queue only.
+type scheduler struct {
+	rt  *runtime
+	max int
+
+	mu         sync.Mutex
+	head, tail *object // the run queue, each object once
+	idle       []*worker
+	all        map[*worker]struct{}
+	active     int // objects that are in the run queue or with a worker
+	stopped    bool
+	quiet      chan struct{} // closed when active becomes 0; nil while nobody waits
+	gone       chan struct{} // closed when the last worker has ended; nil while nobody waits
+
+	queued atomic.Int64 // length of the run queue
+	lapsed atomic.Bool  // it is closed; written under mu
+}
+
+// worker is one goroutine.
+type worker struct {
+	wake chan *object // nil ends it
+	// cur is the object that it has, for those who look for blocked turns.
+	cur atomic.Pointer[object]
+	// admitted is when the lease was asked last.
+	admitted instant
+}
+
+func newScheduler(rt *runtime, max int) *scheduler {
+	return &scheduler{rt: rt, max: max, all: make(map[*worker]struct{})}
+}
+
+// ready takes an object that has mail and no worker.
+func (s *scheduler) ready(o *object) {
+	s.mu.Lock()
+	s.active++
+	s.placeLocked(o)
+}
+
+// placeLocked gives o to a worker or to the run queue, and unlocks.
+func (s *scheduler) placeLocked(o *object) {
+	if !s.lapsed.Load() {
+		if last := len(s.idle) - 1; last >= 0 {
+			w := s.idle[last]
+			s.idle = s.idle[:last]
+			s.mu.Unlock()
+			w.wake <- o
+			return
+		}
+		if len(s.all) < s.max && !s.stopped {
+			s.startLocked(o)
+			s.mu.Unlock()
+			return
+		}
+	}
+	s.pushLocked(o)
+	s.mu.Unlock()
+}
+
+func (s *scheduler) startLocked(o *object) {
+	w := &worker{wake: make(chan *object, 1)}
+	s.all[w] = struct{}{}
+	go s.work(w, o)
+}
+
+func (s *scheduler) pushLocked(o *object) {
+	o.queued = nil
+	if s.tail == nil {
+		s.head = o
+	} else {
+		s.tail.queued = o
+	}
+	s.tail = o
+	s.queued.Add(1)
+}
+
+func (s *scheduler) popLocked() *object {
+	o := s.head
+	if o == nil {
+		return nil
+	}
+	s.head = o.queued
+	if s.head == nil {
+		s.tail = nil
+	}
+	o.queued = nil
+	s.queued.Add(-1)
+	return o
+}
+
+// work is a worker.
+func (s *scheduler) work(w *worker, o *object) {
+	normal := false
+	defer func() {
+		if !normal { // a handler ended the goroutine with runtime.Goexit; its turn is settled
+			s.replace(w)
+		}
+	}()
+	for o != nil {
+		w.cur.Store(o)
+		after := s.run(w, o)
+		w.cur.Store(nil)
+		o = s.next(w, o, after)
+	}
+	normal = true
+}
+
+// after is what becomes of an object when its worker stops running its turns.
+type after uint8
+
+const (
+	afterIdle  after = iota // it has no mail
+	afterYield              // it has, and its budget is used up
+	afterLapse              // it has, and the lease has lapsed
+)
+
+// run runs turns of o until it has no mail, has used up its budget while others wait, or the lease lapses.
+func (s *scheduler) run(w *worker, o *object) after {
+	now := tick()
+	end := now.add(timeBudget)
+	for n := 1; ; n++ {
+		e := o.take(now)
+		if e == nil {
+			return afterIdle
+		}
+		var ran bool
+		if now, ran = o.deal(w, e, now); !ran {
+			return afterLapse
+		}
+		if n < turnBudget && now < end {
+			continue
+		}
+		if s.queued.Load() > 0 {
+			return afterYield
+		}
+		if now >= end {
+			goruntime.Gosched()
+			end = now.add(timeBudget)
+		}
+		n = 0
+	}
+}
+
+// next settles what o's worker has left and returns what it is to run next; nil ends the worker.
+func (s *scheduler) next(w *worker, o *object, how after) *object {
+	s.mu.Lock()
+	if how == afterIdle {
+		s.quietLocked()
+	} else {
+		s.pushLocked(o)
+	}
+	if !s.lapsed.Load() {
+		if o := s.popLocked(); o != nil {
+			s.mu.Unlock()
+			return o
+		}
+	}
+	if s.stopped || len(s.idle) >= maxIdleWorkers {
+		s.endLocked(w)
+		s.mu.Unlock()
+		return nil
+	}
+	s.idle = append(s.idle, w)
+	s.mu.Unlock()
+	return <-w.wake
+}
+
+// quietLocked counts an object that is neither queued nor with a worker any more.
+func (s *scheduler) quietLocked() {
+	s.active--
+	if s.active == 0 && s.quiet != nil {
+		close(s.quiet)
+		s.quiet = nil
+	}
+}
+
+func (s *scheduler) endLocked(w *worker) {
+	delete(s.all, w)
+	if len(s.all) == 0 && s.gone != nil {
+		close(s.gone)
+		s.gone = nil
+	}
+}
+
+// replace ends a worker whose goroutine has been ended by the handler, and places its object anew.
+func (s *scheduler) replace(w *worker) {
+	o := w.cur.Load()
+	s.mu.Lock()
+	s.endLocked(w)
+	s.placeLocked(o)
+}
+
+// close makes objects wait in the run queue, unless the lease admits again already: what lapses is followed by open
+// only once.
+func (s *scheduler) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rt.back.admit() != nil {
+		s.lapsed.Store(true)
+	}
+}
+
+// open gives workers to what waits.
+func (s *scheduler) open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lapsed.Store(false)
+	for s.head != nil {
+		if last := len(s.idle) - 1; last >= 0 {
+			w := s.idle[last]
+			s.idle = s.idle[:last]
+			w.wake <- s.popLocked() // has room: an idle worker is given one object
+		} else if len(s.all) < s.max && !s.stopped {
+			s.startLocked(s.popLocked())
+		} else {
+			return
+		}
+	}
+}
+
+// whenQuiet returns a channel that is closed once no object has mail or a turn.
+func (s *scheduler) whenQuiet() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active == 0 {
+		c := make(chan struct{})
+		close(c)
+		return c
+	}
+	if s.quiet == nil {
+		s.quiet = make(chan struct{})
+	}
+	return s.quiet
+}
+
+// stop ends the workers, those that have a turn after it, and returns a channel that is closed when all have ended.
+func (s *scheduler) stop() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	s.lapsed.Store(false) // what is in the run queue has no mail any more: workers pass over it
+	for _, w := range s.idle {
+		w.wake <- nil
+		s.endLocked(w)
+	}
+	s.idle = nil
+	c := make(chan struct{})
+	if len(s.all) == 0 {
+		close(c)
+		return c
+	}
+	if s.gone == nil {
+		s.gone = c
+	}
+	return s.gone
+}
+
+// busy returns every object that a worker has now, and how many workers there are.
+func (s *scheduler) busy() (list []*object, workers int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.all {
+		if o := w.cur.Load(); o != nil {
+			list = append(list, o)
+		}
+	}
+	return list, len(s.all)
+}
+
+// counts returns how many objects have mail or a turn, and how many workers there are.
+func (s *scheduler) counts() (active, workers int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.active, len(s.all)
+}
