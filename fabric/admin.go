@@ -1,8 +1,14 @@
 package fabric
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,26 +21,43 @@ import (
 // adminTimeout bounds the work behind one operator request.
 const adminTimeout = 4 * time.Second
 
+// adminWorkers is how many operator requests one node answers at a time.
+const adminWorkers = 4
+
 // adminPending bounds the operator requests that wait at one node, and their bytes.
 const (
 	adminPending      = 256
 	adminPendingBytes = 1 << 20
 )
 
-// admin answers operator requests, JSON in and out, on fab.<mesh>.admin.<verb>. Any Ready node answers, one per request.
+// adminService is the token of a process run's own admin subjects: fab.<mesh>.node.<rid>.<lifecycle>.admin.<verb>.
+const adminService = "admin"
+
+// admin answers operator requests, JSON in and out: on fab.<mesh>.admin.<verb>, where any Ready node answers, one per
+// request, and on the process run's own subjects, for what only it can tell.
 type admin struct {
-	n   *Node
-	sub *nats.Subscription
-	// closed when the subscription has handled its last message
-	done chan struct{}
+	n        *Node
+	releases releases
+	subs     []*nats.Subscription
+	closed   sync.WaitGroup // one for each subscription that has not handled its last message
+	workers  chan struct{}  // holds an element for each request that is being answered
+	working  sync.WaitGroup
+}
+
+// adminRequest is one operator request.
+type adminRequest struct {
+	verb string
+	data []byte
+	own  bool // it came on the process run's own subject
 }
 
 // verbs are the operator requests that a node answers.
-var verbs = map[string]func(context.Context, *Node) (any, error){
-	"nodes": func(ctx context.Context, n *Node) (any, error) {
-		nodes, err := n.store.Nodes(ctx)
-		return NodesReply{Mesh: n.cfg.Mesh, AnsweredBy: n.cfg.RID, Nodes: nodes}, err
-	},
+var verbs = map[string]func(context.Context, *Node, adminRequest) (any, error){
+	"nodes":   adminNodes,
+	"locate":  adminLocate,
+	"explain": adminExplain,
+	"objects": adminObjects,
+	"release": adminRelease,
 }
 
 // NodesReply is the answer to the operator request `nodes`.
@@ -44,27 +67,51 @@ type NodesReply struct {
 	Nodes      []kvlocation.NodeStatus `json:"nodes"`
 }
 
+func adminNodes(ctx context.Context, n *Node, _ adminRequest) (any, error) {
+	nodes, err := n.store.Nodes(ctx)
+	return NodesReply{Mesh: n.cfg.Mesh, AnsweredBy: n.cfg.RID, Nodes: nodes}, err
+}
+
 func openAdmin(n *Node) (*admin, error) {
-	a := &admin{n: n, done: make(chan struct{})}
-	sub, err := n.link.nc.QueueSubscribe(n.mesh.Admin("*"), wire.QueueGroup, a.handle)
-	if err != nil {
-		return nil, outcome.Wrap("start", outcome.Unavailable, outcome.NotAccepted, "admin", "cannot subscribe", err)
+	a := &admin{n: n, workers: make(chan struct{}, adminWorkers)}
+	a.releases.init(n)
+	for _, s := range []struct{ subject, group string }{{n.mesh.Admin("*"), wire.QueueGroup}, {n.adminSubject("*"), ""}} {
+		sub, err := n.link.nc.QueueSubscribe(s.subject, s.group, a.handle)
+		if err != nil {
+			a.close()
+			return nil, outcome.Wrap("start", outcome.Unavailable, outcome.NotAccepted, "admin", "cannot subscribe", err)
+		}
+		a.closed.Add(1)
+		sub.SetClosedHandler(func(string) { a.closed.Done() })
+		a.subs = append(a.subs, sub)
+		if err := sub.SetPendingLimits(adminPending, adminPendingBytes); err != nil {
+			a.close()
+			return nil, outcome.Wrap("start", outcome.InternalFailure, outcome.NotAccepted, "admin", "cannot bound the subscription", err)
+		}
 	}
-	sub.SetClosedHandler(func(string) { close(a.done) })
-	if err := sub.SetPendingLimits(adminPending, adminPendingBytes); err != nil {
-		return nil, outcome.Wrap("start", outcome.InternalFailure, outcome.NotAccepted, "admin", "cannot bound the subscription", err)
-	}
-	a.sub = sub
 	return a, nil
 }
 
-// handle answers one request. Requests are answered one at a time: an operator's load is small.
+// adminSubject is the process run's own subject of an operator request.
+func (n *Node) adminSubject(verb string) string {
+	return n.mesh.NodeService(n.cfg.RID, n.lease.Lifecycle(), adminService) + "." + verb
+}
+
+// handle lets one request be answered beside the others, or waits while too many are.
 func (a *admin) handle(m *nats.Msg) {
 	if m.Reply == "" {
 		return
 	}
-	verb := m.Subject[len(a.n.mesh.Admin("")):]
-	answer, err := a.answer(verb)
+	a.workers <- struct{}{}
+	a.working.Go(func() {
+		defer func() { <-a.workers }()
+		a.reply(m)
+	})
+}
+
+func (a *admin) reply(m *nats.Msg) {
+	verb := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	answer, err := a.answer(adminRequest{verb: verb, data: m.Data, own: m.Subject == a.n.adminSubject(verb)})
 	reply := nats.NewMsg(m.Reply)
 	if err == nil {
 		reply.Data, err = json.Marshal(answer)
@@ -80,28 +127,58 @@ func (a *admin) handle(m *nats.Msg) {
 	_ = a.n.link.nc.PublishMsg(reply)
 }
 
-func (a *admin) answer(verb string) (any, error) {
-	do, ok := verbs[verb]
+func (a *admin) answer(req adminRequest) (any, error) {
+	do, ok := verbs[req.verb]
 	if !ok {
-		return nil, outcome.New("admin", outcome.NotFound, outcome.NotAccepted, verb, "there is no such operator request")
+		return nil, outcome.New("admin", outcome.NotFound, outcome.NotAccepted, req.verb, "there is no such operator request")
 	}
 	if s := a.n.State(); s != kvlocation.StateServing {
-		return nil, outcome.New("admin", outcome.Unavailable, outcome.NotAccepted, verb, "this node is "+string(s))
+		return nil, outcome.New("admin", outcome.Unavailable, outcome.NotAccepted, req.verb, "this node is "+string(s))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
-	return do(ctx, a.n)
+	return do(ctx, a.n, req)
 }
 
-func (a *admin) close() {
-	if !a.n.link.nc.IsConnected() {
-		_ = a.sub.Unsubscribe() // there is nobody to answer, and nothing to drain
-		return
+// decode reads the request's JSON. A field that is not known is refused: an operator who misspelt the field that narrows a
+// release means less than all.
+func (r adminRequest) decode(into any) error {
+	d := json.NewDecoder(bytes.NewReader(r.data))
+	d.DisallowUnknownFields()
+	err := d.Decode(into)
+	if errors.Is(err, io.EOF) {
+		return r.invalid("the payload is empty: it must be a JSON object")
 	}
-	if a.sub.Drain() == nil {
-		select {
-		case <-a.done:
-		case <-time.After(adminTimeout + time.Second):
+	if err == nil && d.More() {
+		err = errors.New("something follows the JSON object")
+	}
+	if err != nil {
+		return r.invalid(fmt.Sprintf("the payload cannot be read: %v", err))
+	}
+	return nil
+}
+
+// invalid is the error of a request whose content is not allowed.
+func (r adminRequest) invalid(detail string) *outcome.Error {
+	return outcome.New("admin", outcome.InvalidOperation, outcome.NotAccepted, r.verb, detail)
+}
+
+// close answers what has come, and ends the releases that are under way; whoever asks again goes on with them.
+func (a *admin) close() {
+	a.releases.close()
+	for _, sub := range a.subs {
+		if !a.n.link.nc.IsConnected() || sub.Drain() != nil {
+			_ = sub.Unsubscribe() // there is nobody to answer, and nothing to drain
 		}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.closed.Wait()
+		a.working.Wait()
+	}()
+	select {
+	case <-done:
+	case <-time.After(adminTimeout + time.Second):
 	}
 }

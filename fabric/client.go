@@ -13,6 +13,7 @@ import (
 	"natsfabric/channels"
 	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 )
 
 // ClientConfig says how a program that is no node reaches a mesh. Only Mesh is required.
@@ -27,8 +28,11 @@ type ClientConfig struct {
 	Domain string
 	// DefaultTimeout bounds a call whose context has no deadline. Default 5 s; 1 ms to 8 min.
 	DefaultTimeout time.Duration
-	// CallMiddleware wraps every call, the first one outermost.
-	CallMiddleware []channels.CallMiddleware
+	// CallMiddleware wraps every call of a channel, ObjectCallMiddleware every call of an object, the first one outermost.
+	CallMiddleware       []channels.CallMiddleware
+	ObjectCallMiddleware []objects.CallMiddleware
+	// RouteTTL is how long a route to an object is used before the store is asked again. Default 15 s; 1 ms to 1 h.
+	RouteTTL time.Duration
 	// Logger gets what an operator should see. Default: nothing.
 	Logger *zap.Logger
 }
@@ -46,11 +50,15 @@ func (cfg ClientConfig) withDefaults() ClientConfig {
 // Validate checks every field, defaults filled in, as Config.Validate does.
 func (cfg ClientConfig) Validate() error {
 	cfg = cfg.withDefaults()
-	return errors.Join(wire.CheckName("Mesh", cfg.Mesh), checkReach(cfg.Conn, cfg.Connect),
-		checkRange("DefaultTimeout", cfg.DefaultTimeout, time.Millisecond, MaxTimeout))
+	errs := []error{wire.CheckName("Mesh", cfg.Mesh), checkReach(cfg.Conn, cfg.Connect),
+		checkRange("DefaultTimeout", cfg.DefaultTimeout, time.Millisecond, MaxTimeout)}
+	if cfg.RouteTTL != 0 {
+		errs = append(errs, checkRange("RouteTTL", cfg.RouteTTL, time.Millisecond, objects.MaxRouteTTL))
+	}
+	return errors.Join(errs...)
 }
 
-// Client calls channels and nodes of a mesh without being a node of it: it holds no lease, publishes no descriptor and
+// Client calls channels, nodes and objects of a mesh without being a node of it: it holds no lease, publishes no descriptor and
 // serves nothing. All it writes to the store is a probe key of its own, which expires after a minute. Its methods are
 // safe for concurrent use.
 type Client struct {
@@ -60,8 +68,10 @@ type Client struct {
 	store  *kvlocation.Store
 	dir    *kvlocation.Directory
 	router *channels.Router
-	once   sync.Once
-	err    error
+	// objects is nil until open has come that far.
+	objects *objects.Service
+	once    sync.Once
+	err     error
 }
 
 // ConnectClient opens a client. It fails for the same reasons as Start, a held RID apart.
@@ -100,6 +110,13 @@ func (c *Client) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	c.objects, err = objects.New(objects.Config{
+		Mesh: wire.Mesh(c.cfg.Mesh), Store: c.store, Directory: c.dir, Router: c.router, RouteTTL: c.cfg.RouteTTL,
+		DefaultTimeout: c.cfg.DefaultTimeout, CallMiddleware: c.cfg.ObjectCallMiddleware, Logger: c.log,
+	})
+	if err != nil {
+		return err
+	}
 	c.link.onDown = c.router.Disconnected
 	c.link.onUp = func() {
 		if err := c.router.Reconnected(); err != nil {
@@ -117,6 +134,16 @@ func (c *Client) open(ctx context.Context) (err error) {
 // Channel returns the caller's side of a channel. It costs nothing to call again.
 func (c *Client) Channel(name string) *channels.Channel { return c.router.Channel(name) }
 
+// Actors returns the caller's side of the mesh's Actors. It costs nothing to call again.
+func (c *Client) Actors() *objects.Actors { return c.objects.Actors() }
+
+// Spots returns the caller's side of the mesh's Spots. It costs nothing to call again.
+func (c *Client) Spots() *objects.Spots { return c.objects.Spots() }
+
+// Objects returns the client's part in the mesh's objects: for counters, look-ups and releases. Its life is the client's;
+// it must not be closed.
+func (c *Client) Objects() *objects.Service { return c.objects }
+
 // Members returns what the client knows of the mesh now.
 func (c *Client) Members() *kvlocation.Members { return c.dir.Members() }
 
@@ -129,8 +156,11 @@ func (c *Client) Metrics() channels.Snapshot { return c.router.Metrics() }
 // Close ends the client; calls that still wait end with ShuttingDown. It may be called any number of times.
 func (c *Client) Close(ctx context.Context) error {
 	c.once.Do(func() {
+		if c.objects != nil {
+			c.err = c.objects.Close(ctx)
+		}
 		if c.router != nil {
-			c.err = c.router.Close(ctx)
+			c.err = errors.Join(c.err, c.router.Close(ctx))
 		}
 		if c.dir != nil {
 			c.dir.Close()

@@ -12,6 +12,7 @@ import (
 	"natsfabric/channels"
 	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 )
 
 // Defaults of a Config.
@@ -48,6 +49,17 @@ type Config struct {
 	// Channels are served from the start. More can be added with Node.Serve.
 	Channels []channels.Spec
 
+	// Types are the object types that this node hosts, each name once per class, one Entry Spot at most.
+	Types []objects.Type
+	// Capacity is how many objects the node owns at most, of all types together. Default 1,000,000; 1 to 100,000,000.
+	Capacity int
+	// MaxTurns is how many turns of objects run at a time at most; more wait. Default 10,000; 1 to 1,000,000.
+	MaxTurns int
+	// RouteTTL is how long a route to an object is used before the store is asked again. Default 15 s; 1 ms to 1 h.
+	RouteTTL time.Duration
+	// AuditRetention is how long the store keeps who released what. Default 30 days; 1 h to 10 years.
+	AuditRetention time.Duration
+
 	// LeaseTTL is the owner lease's time to live: whole seconds, 2 s to 5 min. Default 18 s, which rides, with the
 	// defaults below, through one JetStream leader election (5 to 8 s without writes) without refusing anything.
 	LeaseTTL time.Duration
@@ -68,8 +80,10 @@ type Config struct {
 
 	// Middleware wraps every channel handler of this node, the first one outermost.
 	Middleware []channels.Middleware
-	// CallMiddleware wraps every call that this node makes, the first one outermost.
+	// CallMiddleware wraps every call of a channel that this node makes, the first one outermost.
 	CallMiddleware []channels.CallMiddleware
+	// ObjectCallMiddleware wraps every call of an object that this node makes, the first one outermost.
+	ObjectCallMiddleware []objects.CallMiddleware
 
 	// Logger gets what an operator should see; nothing is logged at info level per message. Default: nothing.
 	Logger *zap.Logger
@@ -140,6 +154,7 @@ func (cfg Config) Validate() error {
 	if cfg.Weight < 1 || cfg.Weight > channels.MaxWeight {
 		errs = append(errs, fmt.Errorf("Weight %d is not allowed: it must be 1 to %d", cfg.Weight, channels.MaxWeight))
 	}
+	errs = append(errs, cfg.checkObjects())
 	seen := map[string]bool{}
 	for i, spec := range cfg.Channels {
 		if err := spec.Validate(); err != nil {
@@ -149,6 +164,45 @@ func (cfg Config) Validate() error {
 			errs = append(errs, fmt.Errorf("Channels[%d]: Name %q is given twice", i, spec.Name))
 		}
 		seen[spec.Name] = true
+	}
+	return errors.Join(errs...)
+}
+
+// checkObjects checks what concerns objects.
+func (cfg Config) checkObjects() error {
+	errs := []error{
+		checkNumber("Capacity", cfg.Capacity, objects.MaxCapacity),
+		checkNumber("MaxTurns", cfg.MaxTurns, objects.MaxTurns),
+	}
+	if cfg.RouteTTL != 0 {
+		errs = append(errs, checkRange("RouteTTL", cfg.RouteTTL, time.Millisecond, objects.MaxRouteTTL))
+	}
+	if cfg.AuditRetention != 0 {
+		errs = append(errs, checkRange("AuditRetention", cfg.AuditRetention, time.Hour, kvlocation.MaxAuditRetention))
+	}
+	type name struct {
+		class objects.Class
+		name  string
+	}
+	seen := map[name]int{}
+	entry := -1
+	for i, t := range cfg.Types {
+		if err := t.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("Types[%d]: %w", i, err))
+			continue
+		}
+		if first, twice := seen[name{t.Class, t.Name}]; twice {
+			errs = append(errs, fmt.Errorf("Types[%d]: %s %q is given twice: it is Types[%d] already", i, t.Class, t.Name, first))
+			continue
+		}
+		seen[name{t.Class, t.Name}] = i
+		if t.Class == kvlocation.ClassEntrySpot {
+			if entry >= 0 {
+				errs = append(errs, fmt.Errorf("Types[%d]: %s %q is one too many: a node has one Entry Spot, and Types[%d] is it", i, t.Class, t.Name, entry))
+				continue
+			}
+			entry = i
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -166,6 +220,14 @@ func (cfg Config) lease() kvlocation.LeaseConfig {
 		rid = "fresh" // what Start puts there is always allowed
 	}
 	return kvlocation.LeaseConfig{RID: rid, TTL: cfg.LeaseTTL, Renew: cfg.LeaseRenew, Margin: cfg.LeaseMargin, MaxWait: cfg.MaxWait}
+}
+
+// checkNumber wants 0, the default, or 1 to most.
+func checkNumber(field string, v, most int) error {
+	if v < 0 || v > most {
+		return fmt.Errorf("%s %d is not allowed: it must be 1 to %d, or 0 for the default", field, v, most)
+	}
+	return nil
 }
 
 func checkRange(field string, v, lo, hi time.Duration) error {

@@ -9,6 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"natsfabric/channels"
+	"natsfabric/kvlocation"
+	"natsfabric/objects"
 )
 
 // TestConfigErrors: each wrong value is named with its field and what would be right, all of them at once, before
@@ -16,6 +18,12 @@ import (
 func TestConfigErrors(t *testing.T) {
 	echo := func(_ context.Context, r *channels.Request) (channels.Reply, error) {
 		return channels.Reply{Data: r.Data()}, nil
+	}
+	none := func(context.Context, *objects.Self, []byte) (objects.Object, error) { return nil, nil }
+	actor := objects.Type{Name: "a", Class: kvlocation.ClassActor, New: none}
+	spot := objects.Type{Name: "a", Class: kvlocation.ClassUserSpot, New: none} // one name, two classes: allowed
+	entry := func(name string) objects.Type {
+		return objects.Type{Name: name, Class: kvlocation.ClassEntrySpot, New: none}
 	}
 	for name, tc := range map[string]struct {
 		cfg  Config
@@ -37,6 +45,16 @@ func TestConfigErrors(t *testing.T) {
 		"half a key pair":  {Config{Mesh: "m", Connect: Connect{CertFile: "c"}}, []string{"KeyFile", "both or neither"}},
 		"channel":          {Config{Mesh: "m", Channels: []channels.Spec{{Name: "a"}}}, []string{"Channels[0]", "Handler"}},
 		"channel twice":    {Config{Mesh: "m", Channels: []channels.Spec{{Name: "a", Handler: echo}, {Name: "a", Handler: echo}}}, []string{"Channels[1]", `"a" is given twice`}},
+		"capacity":         {Config{Mesh: "m", Capacity: -1}, []string{"Capacity -1", "1 to 100000000"}},
+		"turns":            {Config{Mesh: "m", MaxTurns: 2_000_000}, []string{"MaxTurns 2000000", "1 to 1000000"}},
+		"route TTL":        {Config{Mesh: "m", RouteTTL: 2 * time.Hour}, []string{"RouteTTL 2h0m0s", "1ms to 1h0m0s"}},
+		"audit":            {Config{Mesh: "m", AuditRetention: time.Second}, []string{"AuditRetention 1s", "1h0m0s to 87600h0m0s"}},
+		"type name":        {Config{Mesh: "m", Types: []objects.Type{{Name: "a.b", Class: kvlocation.ClassActor, New: none}}}, []string{"Types[0]", `"a.b"`}},
+		"type class":       {Config{Mesh: "m", Types: []objects.Type{{Name: "a", Class: "actors", New: none}}}, []string{"Types[0]", `"a"`, `Class "actors"`, "user_spot"}},
+		"no factory":       {Config{Mesh: "m", Types: []objects.Type{{Name: "a", Class: kvlocation.ClassActor}}}, []string{"Types[0]", `"a"`, "New is required"}},
+		"idle actor":       {Config{Mesh: "m", Types: []objects.Type{{Name: "a", Class: kvlocation.ClassActor, New: none, IdleAfter: time.Minute}}}, []string{"Types[0]", "IdleAfter 1m0s", "only instance spots"}},
+		"type twice":       {Config{Mesh: "m", Types: []objects.Type{actor, spot, actor}}, []string{"Types[2]", `actor "a" is given twice`, "Types[0]"}},
+		"two entry spots":  {Config{Mesh: "m", Types: []objects.Type{entry("a"), entry("b")}}, []string{"Types[1]", `entry_spot "b"`, "one Entry Spot", "Types[0]"}},
 		"several at once":  {Config{Mesh: "*", RID: ">", StoreFailureGrace: 1}, []string{`Mesh "*"`, `RID ">"`, "StoreFailureGrace 1ns"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +69,9 @@ func TestConfigErrors(t *testing.T) {
 			}
 		})
 	}
-	if err := (Config{Mesh: "m"}).Validate(); err != nil {
-		t.Errorf("the defaults are refused: %v", err)
+	for _, cfg := range []Config{{Mesh: "m"}, {Mesh: "m", Types: []objects.Type{actor, spot, entry("a")}}} {
+		if err := cfg.Validate(); err != nil {
+			t.Errorf("what is right is refused: %v", err)
+		}
 	}
 }

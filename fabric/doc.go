@@ -1,5 +1,5 @@
-// Package fabric is the one façade a program needs: a [Node] that serves channels and calls them, or a [Client] that
-// only calls. It enforces the failover boundaries: a caller always learns whether its operation was not accepted,
+// Package fabric is the one façade a program needs: a [Node] that serves channels, hosts objects and calls both, or a
+// [Client] that only calls. It enforces the failover boundaries: a caller always learns whether its operation was not accepted,
 // accepted, or unknown, and nothing is ever run again behind its back.
 //
 // # Overview
@@ -8,6 +8,8 @@
 //	...
 //	err = node.Serve(ctx, channels.Spec{Name: "work", Handler: handle})
 //	reply, err := node.Channel("work").Request(ctx, []byte("hello"))
+//	ref, created, err := node.Actors().GetOrCreate(ctx, "account", "alice", nil) // of a type of Config.Types
+//	reply, err = node.Actors().Request(ctx, "alice", []byte("balance?"))
 //	...
 //	err = node.Shutdown(ctx)
 //
@@ -25,9 +27,15 @@
 //     again; reply routes and ready states of the old connection are not used again (FO-3.2c).
 //   - A failing peer never turns the host to Error (FO-3.2b). Only these do: another process took over the RID, the
 //     store was rolled back or made again, or the connection was closed for good.
+//   - While its lease is not valid a node runs no turn of an object; when it has one again, under another generation, each
+//     object is adopted by compare-and-set before its next turn.
+//   - The descriptor in the store is what the node says of itself, within seconds of anybody's change.
 //   - [Node.Shutdown] refuses new work, finishes what was accepted, and leaves no goroutine.
 //
 // # Non-guarantees
+//
+// An orderly end closes no objects unless their type says so (objects.Type.CloseOnShutdown): they stay those of the
+// process run that has ended, Unavailable until they are released.
 //
 // The fabric never repeats an operation whose acceptance is unknown, and never tells whether repeating is safe (FO-8).
 //

@@ -78,12 +78,13 @@ func (n *Node) host(ctx context.Context) {
 			case !open:
 				leaseEvents = nil // after its terminal event
 			case ev.Kind == kvlocation.LeaseLapsed:
-				n.router.CancelHandlers(kvlocation.ErrOwnershipLost) // FO-7c
+				n.disown() // FO-7c
 				n.doubt("lease lapsed")
 			case ev.Kind == kvlocation.LeaseRegained:
+				n.objects.Regained()
 				verify()
 			default:
-				n.router.CancelHandlers(kvlocation.ErrOwnershipLost)
+				n.disown()
 				n.fatal(ev.Kind.String(), ev.Err)
 			}
 		case err := <-verified:
@@ -128,6 +129,12 @@ func (n *Node) verify(ctx context.Context) error {
 		case <-time.After(verifyPause):
 		}
 	}
+}
+
+// disown ends what runs in the name of a lease that is over.
+func (n *Node) disown() {
+	n.objects.Lapsed()
+	n.router.CancelHandlers(kvlocation.ErrOwnershipLost)
 }
 
 // ready puts the node into service after a verification on connection conn. Only the host goroutine calls it, but the

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 	"natsfabric/channels"
 	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 	"natsfabric/outcome"
 )
 
@@ -32,7 +31,9 @@ type Node struct {
 	lease  *kvlocation.Lease
 	dir    *kvlocation.Directory
 	router *channels.Router
-	admin  *admin
+	// objects is nil until open has come that far.
+	objects *objects.Service
+	admin   *admin
 
 	servers    servers
 	started    time.Time
@@ -40,8 +41,9 @@ type Node struct {
 	leaving    bool       // the descriptor says Draining, and nothing else any more; guarded by publishing
 
 	events  chan hostEvent
-	stop    context.CancelFunc // ends the host goroutine
-	stopped chan struct{}
+	stop    context.CancelFunc // ends the host goroutine and the one that keeps the node listed
+	stopped chan struct{}      // closed when the host goroutine has ended
+	keeping sync.WaitGroup     // of the other one
 
 	shutdownOnce sync.Once
 	shutdownErr  error
@@ -104,6 +106,16 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	n.objects, err = objects.New(objects.Config{
+		Mesh: n.mesh, RID: n.cfg.RID, Lifecycle: n.lease.Lifecycle(),
+		Store: n.store, Lease: n.lease, Directory: n.dir, Router: n.router,
+		Types: n.cfg.Types, Capacity: n.cfg.Capacity, MaxTurns: n.cfg.MaxTurns, RouteTTL: n.cfg.RouteTTL,
+		DefaultTimeout: n.cfg.DefaultTimeout, CallMiddleware: n.cfg.ObjectCallMiddleware,
+		AuditRetention: n.cfg.AuditRetention, Logger: n.log,
+	})
+	if err != nil {
+		return err
+	}
 	if n.admin, err = openAdmin(n); err != nil {
 		return err
 	}
@@ -125,6 +137,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	n.link.onClosed = func() { n.post(hostEvent{e: evFatal, reason: "connection closed", err: nats.ErrConnectionClosed}) }
 	n.link.start(n.asyncError)
 	go n.host(hostCtx)
+	n.keeping.Go(func() { n.keepListed(hostCtx) })
 
 	conn := n.link.connection()
 	if err := n.publish(ctx, kvlocation.StateServing); err != nil {
@@ -197,6 +210,16 @@ func (n *Node) Metrics() channels.Snapshot { return n.router.Metrics() }
 
 // Peers returns what the node knows of the other members' reachability.
 func (n *Node) Peers() []channels.PeerStatus { return n.router.Peers() }
+
+// Actors returns the caller's side of the mesh's Actors. It costs nothing to call again.
+func (n *Node) Actors() *objects.Actors { return n.objects.Actors() }
+
+// Spots returns the caller's side of the mesh's Spots. It costs nothing to call again.
+func (n *Node) Spots() *objects.Spots { return n.objects.Spots() }
+
+// Objects returns the node's part in the mesh's objects: for counters, look-ups and releases. Its life is the node's; it
+// must not be closed.
+func (n *Node) Objects() *objects.Service { return n.objects }
 
 // Channel returns the caller's side of a channel. It costs nothing to call again.
 func (n *Node) Channel(name string) *channels.Channel { return n.router.Channel(name) }
@@ -271,148 +294,4 @@ func (n *Node) Unserve(ctx context.Context, channel string) error {
 	}
 	n.servers.leave(channel)
 	return errors.Join(n.relist(ctx), srv.Drain(ctx))
-}
-
-// relist publishes the descriptor after the list of channels changed. While the node is not Serving, that is done when
-// it becomes so again; after a failure, by the host, until it succeeds.
-func (n *Node) relist(ctx context.Context) error {
-	if n.State() != kvlocation.StateServing {
-		return nil
-	}
-	err := n.publish(ctx, kvlocation.StateServing)
-	if err != nil {
-		n.post(hostEvent{verify: true})
-	}
-	return err
-}
-
-// publish writes the node's descriptor, always from the present list of channels. Draining is final: a verification
-// that is still under way does not list the node as Serving again.
-func (n *Node) publish(ctx context.Context, state kvlocation.NodeState) error {
-	n.publishing.Lock()
-	defer n.publishing.Unlock()
-	if n.leaving {
-		state = kvlocation.StateDraining
-	}
-	n.leaving = state == kvlocation.StateDraining
-	return n.store.PublishDescriptor(ctx, n.lease, kvlocation.Descriptor{
-		State: state, AppVersion: n.cfg.AppVersion, Weight: n.cfg.Weight, Wave: n.cfg.Wave, Channels: n.servers.infos(), Started: n.started,
-	})
-}
-
-// Shutdown ends the node in order: it refuses what is new, finishes what it accepted, removes its descriptor, gives
-// its lease back and leaves no goroutine. When ctx ends first, what still runs is cancelled and the error says so; the
-// node is stopped all the same. It may be called any number of times: later calls wait for the first one.
-func (n *Node) Shutdown(ctx context.Context) error {
-	n.shutdownOnce.Do(func() {
-		defer close(n.shutdownDone)
-		n.apply(evShutdown, "shutdown", nil)
-		n.shutdownErr = n.release(ctx)
-		how := "shutdown complete"
-		if n.shutdownErr != nil {
-			how = "shutdown, not in order"
-		}
-		n.apply(evStopped, how, nil)
-	})
-	<-n.shutdownDone
-	return n.shutdownErr
-}
-
-// tidyTime bounds the store writes of an orderly end when the caller's context has ended already.
-const tidyTime = 2 * time.Second
-
-// release gives back, newest first, whatever open has taken.
-func (n *Node) release(ctx context.Context) error {
-	var errs []error
-	if n.router != nil && n.lease.Admit() == nil && n.link.nc.IsConnected() {
-		dctx, cancel := boundedBy(ctx, tidyTime)
-		errs = append(errs, n.publish(dctx, kvlocation.StateDraining))
-		cancel()
-	}
-	if n.admin != nil {
-		n.admin.close()
-	}
-	if n.router != nil {
-		errs = append(errs, n.finish(ctx))
-	}
-	if n.stop != nil {
-		n.stop()
-		<-n.stopped
-	}
-	if n.dir != nil {
-		errs = append(errs, n.dir.Close())
-	}
-	if n.lease != nil {
-		tctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
-		errs = append(errs, n.depart(tctx))
-		cancel()
-	}
-	if n.store != nil {
-		errs = append(errs, n.store.Close())
-	}
-	if n.link != nil {
-		n.link.close()
-	}
-	return errors.Join(errs...)
-}
-
-// finish ends the calls and what is served. What the end of ctx cuts off is counted before it is cancelled.
-func (n *Node) finish(ctx context.Context) error {
-	rctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancel(nil)
-	var cut error
-	counted := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(counted)
-		cut = n.cutOff(ctx)
-		cancel(ctx.Err())
-	})
-	err := n.router.Close(rctx)
-	if !stop() {
-		<-counted
-		err = errors.Join(cut, err)
-	}
-	return err
-}
-
-// cutOff is the error that names the requests that are under way; nil when there are none.
-func (n *Node) cutOff(ctx context.Context) error {
-	served := n.router.Metrics().Served
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(served)) {
-		s := served[name]
-		if s.Running+s.Queued == 0 {
-			continue
-		}
-		n.log.Warn("requests that were accepted are cut off", zap.String("channel", name), zap.Int("running", s.Running), zap.Int("waiting", s.Queued))
-		parts = append(parts, fmt.Sprintf("channel %q: %d running, %d waiting", name, s.Running, s.Queued))
-	}
-	if parts == nil {
-		return nil
-	}
-	return outcome.Wrap("shutdown", outcome.DeadlineExceeded, outcome.Accepted, fmt.Sprintf("node %q", n.cfg.RID),
-		strings.Join(parts, "; "), fmt.Errorf("%w: %w", ErrCutOff, ctx.Err()))
-}
-
-// depart gives the lease back and removes the descriptor, so that a successor need not wait and callers hear NotFound
-// instead of Unavailable. A node that ended because it may not go on has neither any more.
-func (n *Node) depart(ctx context.Context) error {
-	held := n.lease.Held()
-	err := n.lease.Release(ctx)
-	if !held || err != nil {
-		return err
-	}
-	err = n.store.ForgetNode(ctx, n.cfg.RID)
-	if errors.Is(err, kvlocation.ErrNodeAlive) || errors.Is(err, outcome.NotFound) {
-		return nil // a successor is there already, or nothing was ever published
-	}
-	return err
-}
-
-// boundedBy returns a context that ends with ctx or after d, whichever is first, but leaves d when ctx has ended.
-func boundedBy(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if ctx.Err() != nil {
-		ctx = context.WithoutCancel(ctx)
-	}
-	return context.WithTimeout(ctx, d)
 }

@@ -17,6 +17,7 @@ import (
 	"natsfabric/fabric"
 	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 	"natsfabric/outcome"
 )
 
@@ -26,15 +27,20 @@ func nodeUser(rid string) string {
 		publish: { allow: [
 			"$JS.API.INFO"
 			"$JS.API.STREAM.INFO.KV_FABRIC_m_NODES", "$JS.API.STREAM.INFO.KV_FABRIC_m_LOCATION"
+			"$JS.API.STREAM.INFO.KV_FABRIC_m_SUPERVISE", "$JS.API.STREAM.INFO.FABRIC_m_RELAY"
 			"$JS.API.DIRECT.GET.KV_FABRIC_m_NODES", "$JS.API.DIRECT.GET.KV_FABRIC_m_NODES.>"
 			"$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION", "$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION.>"
-			"$KV.FABRIC_m_NODES.lease.%[1]s", "$KV.FABRIC_m_NODES.desc.%[1]s", "$KV.FABRIC_m_NODES.probe.%[1]s"
-			"$KV.FABRIC_m_LOCATION.probe.%[1]s"
+			"$JS.API.DIRECT.GET.KV_FABRIC_m_SUPERVISE", "$JS.API.DIRECT.GET.KV_FABRIC_m_SUPERVISE.>"
+			"$JS.API.DIRECT.GET.FABRIC_m_RELAY", "$JS.API.DIRECT.GET.FABRIC_m_RELAY.>"
+			"$KV.FABRIC_m_NODES.lease.*", "$KV.FABRIC_m_NODES.desc.%[1]s", "$KV.FABRIC_m_NODES.probe.%[1]s"
+			"$KV.FABRIC_m_LOCATION.actor.*", "$KV.FABRIC_m_LOCATION.spot.*", "$KV.FABRIC_m_LOCATION.probe.%[1]s"
+			"$KV.FABRIC_m_SUPERVISE.audit.>", "$KV.FABRIC_m_SUPERVISE.probe.%[1]s"
+			"fab.m.relay.first.>", "fab.m.relay.probe.%[1]s"
 			"fab.m.ch.*", "fab.m.node.>", "fab.m.client.>"
 		] }
 		subscribe: { allow: [
 			"_INBOX_%[1]s.>"
-			"fab.m.node.%[1]s.>", "fab.m.ch.* fabric", "fab.m.admin.* fabric"
+			"fab.m.node.%[1]s.>", "fab.m.ch.* fabric", "fab.m.call.> fabric", "fab.m.admin.* fabric"
 			"fab.m.chg.nodes.desc.*", "fab.m.chg.nodes.lease.%[1]s"
 			"$SRV.>"
 		] }
@@ -50,16 +56,16 @@ const otherUsers = `
 			"$JS.API.DIRECT.GET.KV_FABRIC_m_NODES", "$JS.API.DIRECT.GET.KV_FABRIC_m_NODES.>"
 			"$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION", "$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION.>"
 			"$KV.FABRIC_m_NODES.probe.*", "$KV.FABRIC_m_LOCATION.probe.*"
-			"fab.m.ch.*", "fab.m.node.*.*.ch.*", "fab.m.node.*.*.hello"
+			"fab.m.ch.*", "fab.m.node.*.*.ch.*", "fab.m.node.*.*.obj.>", "fab.m.node.*.*.hello"
 		] }
 		subscribe: { allow: ["_INBOX_client.>", "fab.m.client.>", "fab.m.chg.nodes.desc.*"] }
 	} }
 	{ user: plain, password: p, permissions: {
-		publish: { allow: ["fab.m.ch.echo"] }
+		publish: { allow: ["fab.m.ch.echo", "fab.m.call.actor.*"] }
 		subscribe: { allow: ["_INBOX_plain.>"] }
 	} }
 	{ user: operator, password: p, permissions: {
-		publish: { allow: ["$JS.API.>", "$KV.FABRIC_m_NODES.desc.*", "$KV.FABRIC_m_NODES.probe.*", "fab.m.admin.*", "$SRV.>"] }
+		publish: { allow: ["$JS.API.>", "$KV.FABRIC_m_NODES.desc.*", "$KV.FABRIC_m_NODES.probe.*", "fab.m.admin.*", "fab.m.node.*.*.admin.*", "$SRV.>"] }
 		subscribe: { allow: ["_INBOX_operator.>", "fab.m.chg.nodes.desc.*", "fab.m.client.>"] }
 	} }`
 
@@ -84,7 +90,7 @@ func TestPermissions(t *testing.T) {
 	}
 	core, logs := observer.New(zap.WarnLevel)
 	log := zap.New(core)
-	n1 := startNode(t, fabric.Config{Mesh: "m", RID: "n1", Connect: as("n1"), Logger: log, Channels: []channels.Spec{{Name: "echo", Handler: echo}}})
+	n1 := startNode(t, fabric.Config{Mesh: "m", RID: "n1", Connect: as("n1"), Logger: log, Types: counters(), Channels: []channels.Spec{{Name: "echo", Handler: echo}}})
 	n2 := startNode(t, fabric.Config{Mesh: "m", RID: "n2", Connect: as("n2"), Logger: log})
 	client, err := fabric.ConnectClient(t.Context(), fabric.ClientConfig{Mesh: "m", Connect: as("client"), Logger: log})
 	if err != nil {
@@ -106,6 +112,37 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("a channel that the node does not serve, by %s: %v", who, err)
 		}
 	}
+	for who, p := range map[string]struct {
+		actors *objects.Actors
+		spots  *objects.Spots
+	}{"a node": {n2.Actors(), n2.Spots()}, "a client": {client.Actors(), client.Spots()}} {
+		ctx := timeout(t, 20*time.Second)
+		ref, err := p.actors.Create(ctx, "counter", "of "+who, nil)
+		if err != nil {
+			t.Errorf("create by %s: %v", who, err)
+			continue
+		}
+		if _, err := p.actors.Request(ctx, ref.ID, nil); err != nil {
+			t.Errorf("request by %s: %v", who, err)
+		}
+		room, _, err := p.spots.GetOrCreate(ctx, "counter", "room", nil)
+		if err == nil {
+			err = p.actors.Join(ctx, ref, room)
+		}
+		if err != nil {
+			t.Errorf("membership by %s: %v", who, err)
+		}
+		large := make([]byte, 100_000) // does not fit the record
+		if _, err := p.spots.Request(ctx, "cold for "+who, large, objects.WithInstance("counter")); err != nil {
+			t.Errorf("a first message beside the record, by %s: %v", who, err)
+		}
+		if err := p.actors.Destroy(ctx, ref); err != nil {
+			t.Errorf("destroy by %s: %v", who, err)
+		}
+	}
+	if _, err := n1.Actors().Create(timeout(t, 20*time.Second), "counter", "alice", nil); err != nil {
+		t.Error(err)
+	}
 	for who, store := range map[string]*kvlocation.Store{"a node": n2.Store(), "a client": client.Store()} {
 		if _, err := store.Lookup(timeout(t, 20*time.Second), kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: "nobody"}); !errors.Is(err, outcome.NotFound) {
 			t.Errorf("a look-up by %s: %v", who, err)
@@ -118,7 +155,10 @@ func TestPermissions(t *testing.T) {
 	if m, err := plain.RequestWithContext(timeout(t, 20*time.Second), "fab.m.ch.echo", []byte("x")); err != nil || string(m.Data) != "x" {
 		t.Errorf("a plain client: %v", err)
 	}
-	for _, subject := range []string{"fab.m.admin.nodes", "$SRV.PING.echo"} {
+	if m, err := plain.RequestWithContext(timeout(t, 20*time.Second), "fab.m.call.actor.alice", nil); err != nil || string(m.Data) != "1" {
+		t.Errorf("a plain client of an Actor: %v, %v", m, err)
+	}
+	for _, subject := range []string{"fab.m.admin.nodes", "fab.m.admin.objects", "$SRV.PING.echo"} {
 		if m, err := operator.RequestWithContext(timeout(t, 20*time.Second), subject, nil); err != nil || len(m.Data) == 0 {
 			t.Errorf("the operator's %s: %v", subject, err)
 		}
@@ -126,7 +166,19 @@ func TestPermissions(t *testing.T) {
 	if err := n1.SetWeight(t.Context(), "echo", 2); err != nil {
 		t.Error(err)
 	}
+	lifecycle := n1.Lifecycle()
 	stopNode(t, n1)
+	subject, released := "fab.m.admin.release", fabric.ReleaseReply{}
+	fabrictest.Eventually(t, 60*time.Second, "the release is done", func() bool {
+		if err := askAdmin(t, operator, subject, fmt.Sprintf(`{"rid":"n1","lifecycle":%d}`, lifecycle), &released); err != nil {
+			t.Fatal(err)
+		}
+		subject = released.Poll
+		return released.Done
+	})
+	if released.Released != 4 || released.Failed != 0 { // alice, the room and what the two messages made
+		t.Errorf("release: %+v", released)
+	}
 	stopNode(t, n2)
 	for _, e := range logs.All() {
 		t.Errorf("logged: %s %v", e.Message, e.ContextMap())
@@ -136,18 +188,22 @@ func TestPermissions(t *testing.T) {
 	}
 
 	for _, c := range []struct{ user, verb, subject, queue string }{
-		{"n2", "Publish", "$KV.FABRIC_m_NODES.lease.n1", ""},
 		{"n2", "Publish", "$KV.FABRIC_m_NODES.desc.n1", ""},
 		{"n2", "Publish", "$JS.API.STREAM.PURGE.KV_FABRIC_m_NODES", ""},
+		{"n2", "Publish", "$JS.API.STREAM.PURGE.FABRIC_m_RELAY", ""},
+		{"n2", "Publish", "$KV.FABRIC_m_LOCATION.probe.n1", ""},
 		{"n2", "Publish", "fab.m.chg.nodes.desc.n1", ""},
 		{"n2", "Subscription", "fab.m.node.n1.>", ""},
 		{"n2", "Subscription", "fab.m.ch.echo", ""},
 		{"n2", "Subscription", "fab.m.ch.echo", "mine"},
 		{"client", "Publish", "$KV.FABRIC_m_NODES.lease.n1", ""},
 		{"client", "Publish", "fab.m.node.n1.1.r1.1--0", ""},
+		{"client", "Publish", "$KV.FABRIC_m_LOCATION.actor.alice", ""},
+		{"client", "Publish", "fab.m.node.n1.1.admin.release", ""},
 		{"client", "Subscription", "fab.m.node.n1.>", ""},
 		{"plain", "Publish", "fab.m.admin.nodes", ""},
 		{"plain", "Publish", "fab.m.node.n1.1.ch.echo", ""},
+		{"plain", "Publish", "fab.m.call.spot.room", ""},
 		{"operator", "Publish", "$KV.FABRIC_m_NODES.lease.n1", ""},
 	} {
 		nc, refused := raw(c.user)

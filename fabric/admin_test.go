@@ -1,0 +1,125 @@
+package fabric_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/fabric"
+	"natsfabric/fabrictest"
+	"natsfabric/objects"
+	"natsfabric/outcome"
+)
+
+// askAdmin sends an operator request and reads the answer, or its error.
+func askAdmin(t *testing.T, nc *nats.Conn, subject, payload string, into any) error {
+	t.Helper()
+	m, err := nc.RequestWithContext(timeout(t, 20*time.Second), subject, []byte(payload))
+	if err != nil {
+		t.Fatalf("%s: %v", subject, err)
+	}
+	if e := outcome.FromHeaders(m.Header, "admin", subject); e != nil {
+		return e
+	}
+	if err := json.Unmarshal(m.Data, into); err != nil {
+		t.Fatalf("%s answered %s: %v", subject, m.Data, err)
+	}
+	return nil
+}
+
+// TestAdminOfObjects: an operator with any NATS client sees where objects are and why, lists them, and releases those of a
+// node that is gone.
+func TestAdminOfObjects(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	short := func(rid string, types []objects.Type) *fabric.Node {
+		return startNode(t, fabric.Config{Mesh: "m", RID: rid, Connect: fabric.Connect{URL: s.URL()}, Types: types, LeaseTTL: 2 * time.Second, LeaseRenew: 300 * time.Millisecond})
+	}
+	a, b := short("a", counters()), short("b", nil)
+	ctx := timeout(t, 120*time.Second)
+	nc := s.Connect(t)
+	ref, err := b.Actors().Create(ctx, "counter", "one", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"two", "three", "four"} {
+		if _, err := b.Actors().Create(ctx, "counter", id, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.Spots().Create(ctx, "counter", "room", nil); err != nil {
+		t.Fatal(err)
+	}
+
+	var at fabric.LocateReply
+	if err := askAdmin(t, nc, "fab.m.admin.locate", `{"kind":"actor","id":"one"}`, &at); err != nil || at.Location.RID != "a" || at.Location.Generation != ref.Generation {
+		t.Errorf("locate: %+v, %v", at, err)
+	}
+	if err := askAdmin(t, nc, "fab.m.admin.locate", `{"kind":"actor","id":"nobody"}`, &at); !errors.Is(err, outcome.NotFound) {
+		t.Errorf("locate of what is not there: %v", err)
+	}
+	var why fabric.ExplainReply
+	if err := askAdmin(t, nc, "fab.m.admin.explain", `{"kind":"actor","id":"one"}`, &why); err != nil || !why.WouldSucceed || why.Rule == "" || why.Why == "" {
+		t.Errorf("explain: %+v, %v", why, err)
+	}
+	var list fabric.ObjectsReply
+	if err := askAdmin(t, nc, "fab.m.admin.objects", "", &list); err != nil || len(list.Objects) != 5 {
+		t.Errorf("objects: %+v, %v", list, err)
+	}
+	if err := askAdmin(t, nc, "fab.m.admin.objects", `{"class":"actor","rid":"a","limit":3}`, &list); err != nil || len(list.Objects) != 3 || list.Next == "" {
+		t.Errorf("a page of objects: %+v, %v", list, err)
+	}
+	for subject, payload := range map[string]string{
+		"fab.m.admin.locate": `{"kind":"actors","id":"one"}`, "fab.m.admin.explain": `{"kind":"spot"}`, "fab.m.admin.objects": `{"ridd":"a"}`,
+		"fab.m.admin.release": ``,
+	} {
+		if err := askAdmin(t, nc, subject, payload, new(any)); !errors.Is(err, outcome.InvalidOperation) || !errors.Is(err, outcome.NotAccepted) {
+			t.Errorf("%s %s: %v, want InvalidOperation", subject, payload, err)
+		}
+	}
+
+	one := `{"kind":"actor","id":"one","generation":` + strconv.FormatUint(ref.Generation, 10) + `}`
+	var released fabric.ReleaseReply
+	if err := askAdmin(t, nc, "fab.m.admin.release", one, &released); !errors.Is(err, outcome.InvalidOperation) {
+		t.Errorf("release while the owner lives: %v", err)
+	}
+	lifecycle := a.Lifecycle()
+	stopNode(t, a)
+	if err := askAdmin(t, nc, "fab.m.admin.explain", `{"kind":"actor","id":"one"}`, &why); err != nil || why.WouldSucceed || why.Error != "Unavailable" {
+		t.Errorf("explain with the owner gone: %+v, %v", why, err)
+	}
+	awaitRelease := func(payload string) fabric.ReleaseReply {
+		t.Helper()
+		subject := "fab.m.admin.release"
+		var reply fabric.ReleaseReply
+		fabrictest.Eventually(t, 60*time.Second, "the release is done", func() bool {
+			if err := askAdmin(t, nc, subject, payload, &reply); err != nil {
+				t.Fatalf("release %s: %v", payload, err)
+			}
+			subject = reply.Poll
+			return reply.Done
+		})
+		return reply
+	}
+	if reply := awaitRelease(one); reply.Released != 1 || reply.AnsweredBy != "b" {
+		t.Errorf("release of one: %+v", reply)
+	}
+	owner := `"rid":"a","lifecycle":` + strconv.FormatUint(lifecycle, 10)
+	if reply := awaitRelease(`{` + owner + `,"class":"actor","dry_run":true}`); reply.Released != 3 || !reply.DryRun {
+		t.Errorf("dry run: %+v", reply)
+	}
+	if reply := awaitRelease(`{` + owner + `,"class":"actor","reason":"the machine burnt down","by":"test"}`); reply.Released != 3 || reply.Failed != 0 {
+		t.Errorf("release of the Actors: %+v", reply)
+	}
+	if reply := awaitRelease(`{` + owner + `}`); reply.Released != 1 {
+		t.Errorf("release of the rest: %+v", reply)
+	}
+	if err := askAdmin(t, nc, "fab.m.admin.objects", "", &list); err != nil || len(list.Objects) != 0 {
+		t.Errorf("objects after the release: %+v, %v", list, err)
+	}
+}
