@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"natsfabric/conformance/internal/history"
+	"natsfabric/conformance/internal/journal"
 	"natsfabric/fabric"
 	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
@@ -56,6 +57,7 @@ type Bed struct {
 	members map[string]*Member
 	order   []string
 	leases  []kvlocation.LeaseState
+	writes  []history.Write
 }
 
 // New starts the servers and makes the mesh's buckets.
@@ -201,7 +203,11 @@ func (b *Bed) Evidence(t testing.TB, ops []history.Op) *history.Evidence {
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e := &history.Evidence{Ops: ops, Leases: b.leases, Slack: 5 * time.Second}
+	e := &history.Evidence{Ops: ops, Leases: b.leases, Slack: 5 * time.Second, Writes: slices.Clone(b.writes)}
+	var err error
+	if e.Events, err = journal.Read(b.journalPath()); err != nil {
+		t.Fatal(err)
+	}
 	for _, rid := range b.order {
 		l, err := history.ReadLedger(rid, b.ledgerPath(rid))
 		if err != nil {
@@ -227,7 +233,7 @@ func (b *Bed) Settle(t testing.TB, ops []history.Op) {
 		e := b.Evidence(t, ops)
 		return e.AnyKilled() || !slices.ContainsFunc(ops, func(op history.Op) bool {
 			n, _ := e.Runs(op.ID)
-			return op.Way == history.Send && op.Ends > 0 && op.Err == nil && n == 0
+			return op.Way == history.Send && op.Ends > 0 && op.Err == nil && n == 0 && !e.Excused(&op)
 		})
 	})
 }

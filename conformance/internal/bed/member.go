@@ -47,7 +47,7 @@ func (b *Bed) Prepare(t testing.TB, rid string, args ...string) *Member {
 	m := &Member{RID: rid, bed: b}
 	var url string
 	m.Proxies, url = b.Proxies(t)
-	m.args = append([]string{"-mesh", Mesh, "-rid", rid, "-url", url, "-channel", Channel, "-ledger", b.ledgerPath(rid),
+	m.args = append([]string{"-mesh", Mesh, "-rid", rid, "-url", url, "-channel", Channel, "-ledger", b.ledgerPath(rid), "-journal", b.journalPath(),
 		"-ttl", b.lease.TTL.String(), "-renew", b.lease.Renew.String(), "-margin", b.lease.Margin.String()}, args...)
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -72,9 +72,9 @@ func (e *Evidence) ended(object string) bool {
 	})
 }
 
-// excused reports whether a message that an object's owner had accepted may have ended without a turn for a cause that is
+// Excused reports whether a message that an object's owner had accepted may have ended without a turn for a cause that is
 // stated in public: its object came to its end, its deadline passed before its turn, or its owner's lease ended.
-func (e *Evidence) excused(op *Op) bool {
+func (e *Evidence) Excused(op *Op) bool {
 	return op.Object != "" && (e.ended(op.Object) || e.Lapsed || outcome.KindOf(op.Err) == outcome.DeadlineExceeded)
 }
 

@@ -169,7 +169,7 @@ func (e *Evidence) untrue(op *Op) string {
 	case op.Way.Lifecycle():
 		return e.untrueOfLife(op)
 	case op.Err == nil && op.Way == Send:
-		if n == 0 && !e.AnyKilled() && !e.excused(op) {
+		if n == 0 && !e.AnyKilled() && !e.Excused(op) {
 			return "it ran nowhere although no member died"
 		}
 	case op.Err == nil:
@@ -182,7 +182,7 @@ func (e *Evidence) untrue(op *Op) string {
 		}
 	case outcome.AcceptanceOf(op.Err) == outcome.Accepted:
 		// Either it ran, or the member itself says why it did not, or the member died with it.
-		if n == 0 && !remote(op.Err) && !e.AnyKilled() && !e.excused(op) {
+		if n == 0 && !remote(op.Err) && !e.AnyKilled() && !e.Excused(op) {
 			return "it ran nowhere, without a cause stated by a member"
 		}
 	}

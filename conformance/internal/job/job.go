@@ -24,6 +24,17 @@ const (
 	Count Verb = "count" // answers with Counts, without a line in the ledger
 )
 
+// What an object's handler may be asked to do beside these. A turn answers with a State unless another answer is named.
+const (
+	Guard      Verb = "guard"       // writes through the process's guard with the context's token, and answers with what came of it
+	GuardToken Verb = "guard token" // the same with the token that the turn had when it began
+	Timer      Verb = "timer"       // sets a timer that is due after Millis
+	Close      Verb = "close"       // asks for the object's end after this turn
+	Call       Verb = "call"        // asks the object To to carry out Then, and answers with its answer
+	Broadcast  Verb = "broadcast"   // a Spot sends Then to its members
+	Refuse     Verb = "refuse"      // a Spot refuses joins from now on
+)
+
 // Job is the payload of a request.
 type Job struct {
 	ID     string       `json:"id"`
@@ -31,6 +42,11 @@ type Job struct {
 	Millis int          `json:"ms,omitempty"`
 	Size   int          `json:"size,omitempty"`
 	Kind   outcome.Kind `json:"kind,omitempty"`
+	// To is the object of a Call, "actor/alice", and Then its job.
+	To   string `json:"to,omitempty"`
+	Then *Job   `json:"then,omitempty"`
+	// Mark lets a test know the message on its way.
+	Mark string `json:"mark,omitempty"`
 }
 
 // Encode returns the payload.

@@ -1,8 +1,11 @@
 // Command member is a node of a mesh whose handler does what its caller asks, and notes what it ran in a file that
 // outlives it. Tests start it, kill it and freeze it.
 //
+// It hosts objects, too, which note what they do in a journal that all members of a bed share (package journal).
+//
 // It writes "ready LIFECYCLE" once it serves, "state FROM TO REASON" at each change of its host state, and takes
-// commands on standard input: "weight N" answers "weight done" or "weight failed WHY".
+// commands on standard input: "weight N" answers "weight done" or "weight failed WHY"; "act JSON" carries out an
+// operation at an object (package act) and answers "acted JSON".
 package main
 
 import (
@@ -14,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -22,7 +26,9 @@ import (
 	"go.uber.org/zap"
 
 	"natsfabric/channels"
+	"natsfabric/conformance/internal/act"
 	"natsfabric/conformance/internal/job"
+	"natsfabric/conformance/internal/journal"
 	"natsfabric/fabric"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
@@ -34,7 +40,8 @@ const shutdownTime = 20 * time.Second
 func main() {
 	var cfg fabric.Config
 	var spec channels.Spec
-	var kind, ledger string
+	var kind, ledger, book string
+	var capacity int
 	flag.StringVar(&cfg.Mesh, "mesh", "", "mesh")
 	flag.StringVar(&cfg.RID, "rid", "", "name of the node")
 	flag.StringVar(&cfg.Connect.URL, "url", "", "NATS URL")
@@ -48,8 +55,19 @@ func main() {
 	flag.IntVar(&spec.Queue, "queue", 0, "places in the queue")
 	flag.IntVar(&spec.Workers, "workers", 0, "handlers at the same time")
 	flag.StringVar(&ledger, "ledger", "", "file to append to")
+	flag.StringVar(&book, "journal", "", "file in which objects note what they do; without one the node hosts none")
+	flag.IntVar(&capacity, "capacity", 0, "objects of each type at most")
 	flag.Parse()
 	spec.Kind = kvlocation.ChannelKind(kind)
+	if book != "" {
+		w, err := journal.Open(book)
+		if err != nil {
+			fmt.Println("failed", err)
+			os.Exit(1)
+		}
+		defer w.Close()
+		cfg.Types = (&library{rid: cfg.RID, journal: w, gates: filepath.Dir(book)}).types(capacity)
+	}
 	if err := run(cfg, spec, ledger); err != nil {
 		fmt.Println("failed", err)
 		os.Exit(1)
@@ -99,7 +117,12 @@ func run(cfg fabric.Config, spec channels.Spec, ledger string) error {
 // commands does what the test writes to standard input.
 func commands(n *fabric.Node, channel string) {
 	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 1<<20)
 	for in.Scan() {
+		if text, ok := strings.CutPrefix(in.Text(), "act "); ok {
+			go carryOut(n, text)
+			continue
+		}
 		var weight int
 		if _, err := fmt.Sscanf(in.Text(), "weight %d", &weight); err != nil {
 			fmt.Println("failed", in.Text())
@@ -113,6 +136,21 @@ func commands(n *fabric.Node, channel string) {
 		}
 		cancel()
 	}
+}
+
+// carryOut carries out one operation at an object.
+func carryOut(n *fabric.Node, text string) {
+	var a act.Act
+	if err := json.Unmarshal([]byte(text), &a); err != nil {
+		fmt.Println("failed", err)
+		return
+	}
+	data, err := json.Marshal(act.Run(context.Background(), n, &a))
+	if err != nil {
+		fmt.Println("failed", err)
+		return
+	}
+	fmt.Println("acted", string(data))
 }
 
 // worker is the handler of the channel.

@@ -1,0 +1,208 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"natsfabric/conformance/internal/bed"
+	"natsfabric/conformance/internal/history"
+	"natsfabric/conformance/internal/journal"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// settling is how long an object may take to do what the table says: an owner comes back, a route is found to be stale.
+const settling = 30 * time.Second
+
+// unfinished leaves every step's object Creating, with its input or first message, by a node that is dead.
+func unfinished(t *testing.T, c *crash) {
+	z := c.Member(t, "z")
+	c.hosts(t, "z")
+	var opens []func()
+	for i := range c.steps {
+		a := c.object(i)
+		opens = append(opens, c.Gate(t, a.Key(), journal.Factory))
+		if a.Way == "" {
+			a.Way = history.Create
+		}
+		a.Timeout = 40 * time.Second // a first message waits for whoever takes over
+		c.next.Begin(a)
+		c.AwaitNoted(t, a.Key(), journal.Factory, 1)
+	}
+	c.killed(t, z.RID)
+	for _, open := range opens {
+		open()
+	}
+}
+
+// abandoned leaves every step's object Ready, at owners that are dead.
+func abandoned(t *testing.T, c *crash) {
+	owners := map[string]bool{"z": true}
+	c.Member(t, "z")
+	c.hosts(t, "z")
+	for i, p := range c.steps {
+		a := c.object(i)
+		if p.owner != "" && !owners[p.owner] {
+			c.Member(t, p.owner)
+			c.hosts(t, p.owner)
+			owners[p.owner] = true
+		}
+		if a.At = p.owner; a.Instance {
+			a.At = ""
+		} else {
+			a.Way = history.Create
+			if a.At == "" {
+				a.At = "z"
+			}
+		}
+		c.do(t, a)
+	}
+	for rid := range owners {
+		c.Get(rid).Kill9()
+	}
+	for rid := range owners {
+		c.leaseGone(t, rid)
+	}
+}
+
+// lapsed leaves every step's object Ready at the member "a", whose lease ended and was created anew: each object has to be
+// adopted.
+func lapsed(t *testing.T, c *crash) {
+	for i := range c.steps {
+		a := c.object(i)
+		if a.Way == "" {
+			a.Way = history.Create
+		}
+		c.do(t, a)
+	}
+	cut := c.actor.CutStore()
+	c.leaseGone(t, c.actor.RID)
+	cut.Restore()
+	c.actor.Became(t, "Serving")
+}
+
+// alive reports whether the process run that a record names holds its lease key.
+func (c *crash) alive(t *testing.T, e kvlocation.Entry) bool {
+	if e.Phase() == kvlocation.PhaseMissing {
+		return false
+	}
+	l := c.Lease(t, c.client.Store(), e.Record.Owner.RID)
+	return l.Live && l.Lifecycle == e.Record.Owner.Lifecycle
+}
+
+// judgeNext has the next operation issued at an object and compares what it does with what the table says of the object's
+// record. It returns both in words.
+func (c *crash) judgeNext(t *testing.T, o *pinned) string {
+	a := c.object(o.i)
+	a.Way, a.Timeout = history.Request, 5*time.Second
+	deadline := time.Now().Add(settling)
+	for {
+		e := c.Record(t, c.client.Store(), o.key())
+		alive := c.alive(t, e)
+		r := c.next.Do(t, a)
+		e2 := c.Record(t, c.client.Store(), o.key())
+		stable := e2.Revision == e.Revision && c.alive(t, e2) == alive
+		done, wrong := says(e, alive, a.Instance, r)
+		switch {
+		case done && wrong == "":
+			return phrase(e, alive) + ": " + heard(r)
+		case wrong != "" && stable, time.Now().After(deadline):
+			o.broken = append(o.broken, fmt.Sprintf("next operation: %s, but it heard %v %q (%s)", phrase(e, alive), r.Err, r.Reply, wrong))
+			return phrase(e, alive) + ": " + heard(r)
+		}
+	}
+}
+
+// says compares the result of an ordinary message, or of one with instance intent, with the table: done when it is what
+// the table says, wrong when it can never become that.
+func says(e kvlocation.Entry, alive, instance bool, r bed.Result) (done bool, wrong string) {
+	refused := func(kind outcome.Kind) bool { return errors.Is(r.Err, kind) && errors.Is(r.Err, outcome.NotAccepted) }
+	served := func(what string, generation, owner uint64) (bool, string) {
+		st, err := stateOf(r)
+		switch {
+		case r.Err != nil || err != nil:
+			return false, ""
+		case st.Generation != generation || st.OwnerGeneration != owner:
+			return true, fmt.Sprintf("%s, so generation %d and owner generation %d", what, generation, owner)
+		}
+		return true, ""
+	}
+	switch {
+	case e.Phase() == kvlocation.PhaseMissing && instance:
+		st, err := stateOf(r)
+		if r.Err == nil && err == nil && (st.Generation <= e.Generation() || st.OwnerGeneration != 1) {
+			return true, "it was Missing, so a new generation"
+		}
+		return r.Err == nil, ""
+	case e.Phase() == kvlocation.PhaseMissing:
+		if r.Err == nil {
+			return true, "there was no object to answer"
+		}
+		return refused(outcome.NotFound), ""
+	case e.Phase() == kvlocation.PhaseCreating && alive:
+		return served("its creator lives", e.Generation(), e.Record.OwnerGeneration)
+	case e.Phase() == kvlocation.PhaseCreating:
+		return served("its creator is gone", e.Generation(), e.Record.OwnerGeneration+1)
+	case alive:
+		return served("its owner lives", e.Generation(), e.Record.OwnerGeneration)
+	}
+	if r.Err == nil {
+		return true, "its owner is gone and it is not released"
+	}
+	return refused(outcome.Unavailable), ""
+}
+
+// reborn releases an object whose owner is dead and has it made again, by a new generation.
+func (c *crash) reborn(t *testing.T, o *pinned) {
+	e := c.Record(t, c.client.Store(), o.key())
+	a := c.object(o.i)
+	a.Timeout = bed.Long
+	if e.Phase() == kvlocation.PhaseReady && !c.alive(t, e) {
+		release := bed.Ref(history.Release, a.Class, a.Object, e.Generation())
+		release.Timeout = bed.Long
+		c.until(o, "the release", func() error { return c.next.Do(t, release).Err })
+		e = c.Record(t, c.client.Store(), o.key())
+		if e.Phase() != kvlocation.PhaseMissing {
+			o.broken = append(o.broken, "released, its record is "+phrase(e, false))
+			return
+		}
+	}
+	if e.Phase() != kvlocation.PhaseMissing {
+		return // it was taken over, and served the next operation
+	}
+	var generation uint64
+	c.until(o, "a new incarnation", func() error {
+		if a.Instance {
+			r := c.next.Do(t, a)
+			if st, err := stateOf(r); err == nil {
+				generation = st.Generation
+			}
+			return r.Err
+		}
+		a.Way = history.GetOrCreate
+		r := c.next.Do(t, a)
+		generation = r.Generation
+		return r.Err
+	})
+	if generation <= e.Generation() {
+		o.broken = append(o.broken, fmt.Sprintf("made again as generation %d after %d", generation, e.Generation()))
+	}
+	o.after += "; made again: done"
+}
+
+// until repeats an operation until it succeeds, and says so when it does not.
+func (c *crash) until(o *pinned, what string, f func() error) {
+	deadline := time.Now().Add(settling)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			o.broken = append(o.broken, fmt.Sprintf("%s did not succeed: %v", what, err))
+			return
+		}
+	}
+}
