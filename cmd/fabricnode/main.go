@@ -6,6 +6,11 @@
 //	fabricnode init|check --mesh shop                     make or check the mesh's streams
 //	fabricnode nodes --mesh shop                          who is there
 //	fabricnode call --mesh shop echo hello                call a channel
+//	fabricnode create --mesh shop --type ledger --actor a  make an Actor
+//	fabricnode call --mesh shop --actor a '{"op":"read"}'  call it
+//	fabricnode objects|locate|explain --mesh shop ...     which objects there are, where, and what a call would meet
+//	fabricnode release --mesh shop --owner n1/7           give up what a dead node owned
+//	fabricnode destroy --mesh shop actor/a@12             destroy one incarnation
 //	fabricnode forget --mesh shop n1                      remove a dead node's descriptor
 //
 // Every flag may also stand in the environment (FABRIC_MESH for --mesh) or in a YAML file given by --config; a flag
@@ -18,7 +23,7 @@
 //	  2  wrong usage or configuration; an address or directory that cannot be used
 //	  3  NATS cannot be reached or used (server, credentials, JetStream, the mesh's streams)
 //	  4  check found streams that are missing or not as they should be
-//	  5  not found: no such channel, node or descriptor
+//	  5  not found: no such channel, object, incarnation, node or descriptor
 //	  6  not accepted: no target ran the operation and none will
 //	  7  accepted, and failed
 //	  8  unknown whether it was accepted

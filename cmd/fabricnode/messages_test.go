@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats-server/v2/server"
 
@@ -39,7 +41,8 @@ type message struct {
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	bin := program(t)
-	messages := newStage(t, bin).messages(t)
+	s, objects := newStage(t, bin), newObjectStage(t, bin)
+	messages := append(s.messages(t), objects.messages(t, s.small)...)
 	known := sections(t)
 	got := make([]string, len(messages))
 	t.Run("text", func(t *testing.T) {
@@ -51,6 +54,9 @@ func TestMessages(t *testing.T) {
 				}
 				r := run(t, bin, m.stdin, m.args...)
 				text := lastMessage(r.stderr)
+				if m.code == 0 {
+					text = strings.TrimSpace(r.stdout)
+				}
 				if r.code != m.code {
 					t.Errorf("exit code %d, want %d; it wrote:\n%s", r.code, m.code, r.stderr)
 				}
@@ -95,7 +101,10 @@ explained by ` + "`fabricnode --help`" + `. Addresses, directories, times and nu
 func (m message) section(text string, code int) string {
 	shown := append([]string(nil), m.args...)
 	for i, a := range shown {
-		if a == "" || strings.ContainsAny(a, " {") {
+		switch {
+		case !utf8.ValidString(a):
+			shown[i] = "$'" + strings.Trim(strconv.Quote(a), `"`) + "'"
+		case a == "" || strings.ContainsAny(a, " {>*"):
 			shown[i] = "'" + a + "'"
 		}
 	}
@@ -106,8 +115,11 @@ func (m message) section(text string, code int) string {
 	for _, h := range varying {
 		cmd, text = h.what.ReplaceAllString(cmd, h.with), h.what.ReplaceAllString(text, h.with)
 	}
-	return fmt.Sprintf("\n## %s\n\n    $ %s\n    %s\n\nExit code %d.\n", m.title, cmd, text, code)
+	return fmt.Sprintf("\n## %s\n\n    $ %s\n    %s\n\nExit code %d.\n", m.title, shorten(cmd), shorten(text), code)
 }
+
+// shorten takes the middle out of an ID that is long on purpose.
+func shorten(text string) string { return strings.ReplaceAll(text, strings.Repeat("x", 200), "...") }
 
 // varying is what no test can know beforehand.
 var varying = []struct {
@@ -115,6 +127,7 @@ var varying = []struct {
 	with string
 }{
 	{regexp.MustCompile(`lifecycle \d+`), "lifecycle 7"},
+	{regexp.MustCompile(`@\d+`), "@12"},
 	{regexp.MustCompile(`on host \S+`), "on host host-1"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`), "2026-01-01T00:00:00Z"},
 	{regexp.MustCompile(`\.probe-\d+`), ".probe-1"},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -23,11 +24,17 @@ type root struct {
 	LogLevel  string          `enum:",debug,info,warn,error" default:"" placeholder:"LEVEL" help:"Least level of what is logged: debug, info, warn or error. Default info for run, warn for other commands."`
 	LogFormat string          `enum:"console,json" default:"console" help:"Form of the log on standard error: ${enum}."`
 
-	Run      runCmd      `cmd:"" help:"Run a node that serves the reference channels echo and work."`
+	Run      runCmd      `cmd:"" help:"Run a node that serves the reference channels echo and work, and hosts objects of the reference type ledger."`
 	Init     initCmd     `cmd:"" help:"Make the mesh's streams; safe to repeat."`
 	Check    checkCmd    `cmd:"" help:"Compare the mesh's streams with what they should be; changes nothing."`
 	Nodes    nodesCmd    `cmd:"" help:"List the nodes of the mesh."`
-	Call     callCmd     `cmd:"" help:"Call a channel and print the reply."`
+	Call     callCmd     `cmd:"" help:"Call a channel, an Actor or a Spot, and print the reply."`
+	Create   createCmd   `cmd:"" help:"Create an Actor or a User Spot."`
+	Destroy  destroyCmd  `cmd:"" help:"Destroy an Actor, or close a Spot."`
+	Objects  objectsCmd  `cmd:"" help:"List the Actors and Spots of the mesh."`
+	Locate   locateCmd   `cmd:"" help:"Say where an Actor or a Spot is."`
+	Explain  explainCmd  `cmd:"" help:"Say why a call to an Actor or a Spot would succeed or fail now."`
+	Release  releaseCmd  `cmd:"" help:"Take the authority over objects from an owner that is gone, so that they can be made again."`
 	Forget   forgetCmd   `cmd:"" help:"Remove the descriptor of a dead node."`
 	Demo     demoCmd     `cmd:"" help:"See a mesh of three nodes work through a web server's log while one is frozen and one is killed."`
 	DemoNode demoNodeCmd `cmd:"" hidden:"" help:"A node of the demo."`
@@ -89,7 +96,7 @@ func newParser(r *root, stdout, stderr io.Writer) *kong.Kong {
 	parser, err := kong.New(r,
 		kong.Name("fabricnode"), kong.Description(description+"\n\n"+exitTable),
 		kong.Vars{"natsURL": nats.DefaultURL, "listen": defaultListen, "data": defaultData},
-		kong.Configuration(loadFile), kong.DefaultEnvars("FABRIC"),
+		kong.Configuration(loadFile), kong.DefaultEnvars("FABRIC"), kong.KindMapper(reflect.String, kong.MapperFunc(verbatim)),
 		kong.Writers(stdout, stderr), kong.Exit(func(int) { panic(helpShown{}) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
@@ -97,6 +104,15 @@ func newParser(r *root, stdout, stderr io.Writer) *kong.Kong {
 		panic(err) // the grammar is part of the program
 	}
 	return parser
+}
+
+// verbatim reads a text as it is; the parser's own way replaces what is no UTF-8, in a payload or an ID.
+func verbatim(ctx *kong.DecodeContext, target reflect.Value) error {
+	token, err := ctx.Scan.PopValue("text")
+	if err == nil {
+		target.SetString(fmt.Sprint(token.Value))
+	}
+	return err
 }
 
 // helpShown ends the parser after --help.

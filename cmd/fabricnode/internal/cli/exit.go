@@ -32,7 +32,7 @@ const exitTable = `Exit codes:
     2  wrong usage or configuration; an address or directory that cannot be used
     3  NATS cannot be reached or used (server, credentials, JetStream, the mesh's streams)
     4  check found streams that are missing or not as they should be
-    5  not found: no such channel, node or descriptor
+    5  not found: no such channel, object, incarnation, node or descriptor
     6  not accepted: no target ran the operation and none will
     7  accepted, and failed
     8  unknown whether it was accepted

@@ -47,7 +47,7 @@ func printNodes(w io.Writer, nodes []kvlocation.NodeStatus) {
 		return
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RID\tALIVE\tSTATE\tLIFECYCLE\tVERSION\tWAVE\tCHANNELS (WEIGHT)\tLEASE RENEWED")
+	fmt.Fprintln(t, "RID\tALIVE\tSTATE\tLIFECYCLE\tVERSION\tWAVE\tCHANNELS (WEIGHT)\tTYPES\tLEASE RENEWED")
 	for _, n := range nodes {
 		alive, state, version, wave, renewed := "no", "-", "-", "-", "-"
 		var chans []string
@@ -66,9 +66,33 @@ func printNodes(w io.Writer, nodes []kvlocation.NodeStatus) {
 				chans = append(chans, fmt.Sprintf("%s (%d)", c.Name, c.Weight))
 			}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", n.RID, alive, state, n.Lifecycle, version, wave, strings.Join(chans, ", "), renewed)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", n.RID, alive, state, n.Lifecycle, version, wave,
+			strings.Join(chans, ", "), typesText(n.Descriptor), renewed)
 	}
 	t.Flush()
+}
+
+// typesText lists a node's object types: each name with the classes that it is registered for.
+func typesText(d *kvlocation.Descriptor) string {
+	if d == nil || len(d.Types) == 0 {
+		return "-"
+	}
+	classes := map[string][]string{}
+	var names []string
+	for _, t := range d.Types {
+		if classes[t.Name] == nil {
+			names = append(names, t.Name)
+		}
+		class := string(t.Class)
+		if t.Full {
+			class += ", full"
+		}
+		classes[t.Name] = append(classes[t.Name], class)
+	}
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s (%s)", name, strings.Join(classes[name], ", "))
+	}
+	return strings.Join(names, ", ")
 }
 
 type forgetCmd struct {

@@ -29,6 +29,7 @@ type runCmd struct {
 	Weight     int    `default:"1" help:"Share of the reference channels, relative to other nodes: 0 (none) to 256."`
 	Queue      int    `default:"1024" help:"Accepted requests that may wait, per channel; more are refused."`
 	Workers    int    `default:"64" help:"Requests that run at the same time, per channel."`
+	Capacity   int    `default:"1000000" help:"Actors and Spots that the node owns at most."`
 	HTTP       string `name:"http" default:"127.0.0.1:0" placeholder:"ADDR" help:"Address of /healthz, /readyz and /metrics; port 0 takes a free one, off turns them off. Default ${default}."`
 
 	LeaseTTL     time.Duration `default:"18s" group:"Lease" help:"Life of the owner lease: whole seconds."`
@@ -48,6 +49,7 @@ func (c *runCmd) config(a *app) fabric.Config {
 	return fabric.Config{
 		Mesh: c.Mesh, RID: c.RID, AppVersion: c.AppVersion, Wave: c.Wave, Domain: c.Domain, Connect: c.connect(),
 		Channels: reference.Specs(reference.Options{RID: c.RID, Weight: weight, Queue: c.Queue, Workers: c.Workers}),
+		Types:    reference.Types(), Capacity: c.Capacity,
 		LeaseTTL: c.LeaseTTL, LeaseRenew: c.LeaseRenew, LeaseMargin: c.LeaseMargin, Logger: a.log,
 	}
 }
@@ -65,6 +67,8 @@ func (c *runCmd) validate(cfg fabric.Config) error {
 		errs = append(errs, errors.New("--queue 0 is not allowed: it must be at least 1"))
 	case c.Workers == 0:
 		errs = append(errs, errors.New("--workers 0 is not allowed: it must be at least 1"))
+	case c.Capacity == 0:
+		errs = append(errs, errors.New("--capacity 0 is not allowed: it must be at least 1"))
 	default:
 		errs = append(errs, spec.Validate())
 	}
@@ -83,6 +87,7 @@ type servingEvent struct {
 	Server    string   `json:"server"`
 	HTTP      string   `json:"http,omitempty"`
 	Channels  []string `json:"channels"`
+	Types     []string `json:"types"`
 	PID       int      `json:"pid"`
 }
 
@@ -154,10 +159,10 @@ func (c *runCmd) start(ctx context.Context, cfg fabric.Config, log *zap.Logger, 
 func (c *runCmd) serve(a *app, node *fabric.Node, pages *httpd.Server, diskFull <-chan struct{}) error {
 	ev := servingEvent{
 		Event: "serving", Mesh: c.Mesh, RID: c.RID, Lifecycle: node.Lifecycle(), Server: node.Conn().ConnectedUrlRedacted(),
-		HTTP: pages.URL(), Channels: []string{reference.Echo, reference.Work}, PID: os.Getpid(),
+		HTTP: pages.URL(), Channels: []string{reference.Echo, reference.Work}, Types: []string{reference.Ledger}, PID: os.Getpid(),
 	}
 	a.log.Info("serving", zap.String("mesh", ev.Mesh), zap.String("rid", ev.RID), zap.Uint64("lifecycle", ev.Lifecycle),
-		zap.String("server", ev.Server), zap.String("http", ev.HTTP), zap.Strings("channels", ev.Channels))
+		zap.String("server", ev.Server), zap.String("http", ev.HTTP), zap.Strings("channels", ev.Channels), zap.Strings("types", ev.Types))
 	if a.json {
 		if err := a.print(ev, nil); err != nil {
 			return err

@@ -37,7 +37,7 @@ var flagNames = strings.NewReplacer(
 	"Connect.URL", "--server", "Connect.CredsFile", "--creds", "Connect.NKeyFile", "--nkey", "Connect.CAFile", "--tlsca",
 	"Connect.CertFile", "--tlscert", "Connect.KeyFile", "--tlskey", "Connect.Timeout", "--connect-timeout",
 	"Connect.Context", "--context", "Connect.Password", "--password", "Connect.User", "--user",
-	"Spec.Queue", "--queue", "Spec.Workers", "--workers", "Wave ", "--wave ", "Mesh ", "--mesh ", "RID ", "--rid ",
+	"Spec.Queue", "--queue", "Spec.Workers", "--workers", "Capacity ", "--capacity ", "Wave ", "--wave ", "Mesh ", "--mesh ", "RID ", "--rid ",
 )
 
 // flagError is a configuration error in the words of the command line.

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -31,9 +32,10 @@ type outcomeOf struct {
 
 // driver sends every line and keeps how each ended.
 type driver struct {
-	s     *stage
-	lines []string
-	out   []outcomeOf // by line number less one; each entry belongs to the worker that has its line
+	s      *stage
+	lines  []string
+	out    []outcomeOf // by line number less one; each entry belongs to the worker that has its line
+	counts *counts
 
 	sent, replied, failed atomic.Int64
 	fate                  map[string]string // of each node; written by the fault goroutine, read after it
@@ -41,7 +43,7 @@ type driver struct {
 
 func newDriver(s *stage) *driver {
 	return &driver{
-		s: s, lines: s.o.Lines, out: make([]outcomeOf, len(s.o.Lines)),
+		s: s, lines: s.o.Lines, out: make([]outcomeOf, len(s.o.Lines)), counts: newCounts(s, len(s.o.Lines)),
 		fate: map[string]string{steadyNode: "served to the end"},
 	}
 }
@@ -79,6 +81,7 @@ func (d *driver) run(ctx context.Context) error {
 	err := d.pace(ctx, work, half, back)
 	close(work)
 	workers.Wait()
+	d.counts.finish(ctx)
 	stopProgress()
 	others.Wait()
 	if cause := context.Cause(ctx); cause != nil {
@@ -141,12 +144,14 @@ func (d *driver) send(ctx context.Context, i int) {
 	o.ended++
 	if o.err == nil {
 		d.replied.Add(1)
+		d.counts.begin(ctx, i, o.verdict)
 	} else {
 		d.failed.Add(1)
 	}
 }
 
-// faults freezes one node and kills another, thaws the first, and returns when that one serves again.
+// faults freezes one node and kills another. It returns when the first one, thawed, serves again, and when the objects
+// of the second one have been released.
 func (d *driver) faults(ctx context.Context) error {
 	frozen, killed := d.s.proc(frozenNode), d.s.proc(killedNode)
 	if err := frozen.freeze(); err != nil {
@@ -157,6 +162,13 @@ func (d *driver) faults(ctx context.Context) error {
 	killed.kill()
 	killed.set("killed")
 	d.fate[killedNode] = "killed half way"
+	released := make(chan error, 1)
+	go func() { released <- d.counts.release(ctx, killed) }()
+	return errors.Join(d.thaw(ctx, frozen), <-released)
+}
+
+// thaw thaws the frozen node after a while, and returns when it serves again.
+func (d *driver) thaw(ctx context.Context, frozen *process) error {
 	select {
 	case <-time.After(FreezeTime):
 	case <-ctx.Done():
@@ -178,7 +190,7 @@ func (d *driver) faults(ctx context.Context) error {
 	}
 	took := time.Since(thawed).Round(10 * time.Millisecond)
 	frozen.set("ok")
-	d.s.o.Tell("%s serves again, %v after the thaw", frozenNode, took)
+	d.s.o.Tell("%s serves again, %v after the thaw; its objects go on under the same generations", frozenNode, took)
 	d.fate[frozenNode] = fmt.Sprintf("frozen for %v, served again %v later", FreezeTime, took)
 	return nil
 }
@@ -198,7 +210,7 @@ func (d *driver) progress(ctx context.Context) {
 			states = append(states, rid+" "+d.s.proc(rid).status())
 		}
 		sent, replied, failed := d.sent.Load(), d.replied.Load(), d.failed.Load()
-		d.s.o.Progress(fmt.Sprintf("%d/%d sent, %d replied, %d not, %d open | %s",
-			sent, len(d.lines), replied, failed, sent-replied-failed, strings.Join(states, ", ")))
+		d.s.o.Progress(fmt.Sprintf("%d/%d lines, %d not replied, %d open; %s | %s",
+			sent, len(d.lines), failed, sent-replied-failed, d.counts.progress(), strings.Join(states, ", ")))
 	}
 }

@@ -68,6 +68,7 @@ type Verdict struct {
 	Malformed string          `json:"malformed,omitempty"` // why; empty for a good line
 	Client    string          `json:"client,omitempty"`
 	Status    int             `json:"status,omitempty"`
+	Bytes     int64           `json:"bytes,omitempty"`
 	Class     accesslog.Class `json:"class,omitempty"`
 }
 
@@ -77,7 +78,7 @@ func classify(node, text string) Verdict {
 	if err != nil {
 		return Verdict{Node: node, Malformed: err.Error()}
 	}
-	return Verdict{Node: node, Client: e.Client, Status: e.Status, Class: e.Class()}
+	return Verdict{Node: node, Client: e.Client, Status: e.Status, Bytes: e.Size, Class: e.Class()}
 }
 
 func decodeVerdict(data []byte) (Verdict, error) {

@@ -15,6 +15,7 @@ import (
 	"natsfabric/cmd/fabricnode/internal/reference"
 	"natsfabric/fabric"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 	"natsfabric/outcome"
 )
 
@@ -34,7 +35,7 @@ const (
 // NodeOptions say how to run one node of the demo.
 type NodeOptions struct {
 	Mesh, RID, Server string
-	// Dir is where the node's ledger stands.
+	// Dir is where the node's journals stand.
 	Dir string
 	// Out gets one line of JSON when the node serves.
 	Out io.Writer
@@ -57,17 +58,22 @@ func RunNode(ctx context.Context, o NodeOptions) (err error) {
 	if err := dieWithParent(cancel); err != nil {
 		return err
 	}
-	led, err := openLedger(o.Dir, o.RID)
+	ran, err := openJournal(o.Dir, o.RID, ranSuffix)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, led.close()) }()
+	defer func() { err = errors.Join(err, ran.close()) }()
+	counted, err := openJournal(o.Dir, o.RID, countedSuffix)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, counted.close()) }()
 	specs := reference.Specs(reference.Options{RID: o.RID})
 	specs = append(specs, channels.Spec{
-		Name: Channel, Queue: memberQueue, Workers: memberWorkers, Handler: member(o.RID, led),
+		Name: Channel, Queue: memberQueue, Workers: memberWorkers, Handler: member(o.RID, ran),
 	})
 	node, err := fabric.Start(ctx, fabric.Config{
-		Mesh: o.Mesh, RID: o.RID, Connect: fabric.Connect{URL: o.Server}, Channels: specs, Logger: o.Logger,
+		Mesh: o.Mesh, RID: o.RID, Connect: fabric.Connect{URL: o.Server}, Channels: specs, Types: []objects.Type{clientType(counted)}, Logger: o.Logger,
 		LeaseTTL: LeaseTTL, LeaseRenew: LeaseRenew, LeaseMargin: LeaseMargin,
 	})
 	if err != nil {
@@ -89,13 +95,13 @@ func RunNode(ctx context.Context, o NodeOptions) (err error) {
 }
 
 // member returns the handler: it notes the line, then parses and classifies it.
-func member(rid string, led *ledger) channels.Handler {
+func member(rid string, ran *journal) channels.Handler {
 	return func(_ context.Context, req *channels.Request) (channels.Reply, error) {
 		number, text, err := decodeLine(req.Data())
 		if err != nil {
 			return channels.Reply{}, outcome.Wrap("classify", outcome.InvalidOperation, outcome.Accepted, "", "", err)
 		}
-		if err := led.note(number); err != nil {
+		if err := ran.noteRan(number); err != nil {
 			return channels.Reply{}, fmt.Errorf("line %d was not run, because it cannot be noted: %w", number, err)
 		}
 		data, err := json.Marshal(classify(rid, text))

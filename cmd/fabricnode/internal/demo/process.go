@@ -23,6 +23,8 @@ type process struct {
 	alive *os.File // the demo's end of the pipe whose closing ends the child
 	log   string   // file of the child's log
 
+	lifecycle uint64 // number of the child's run of its RID
+
 	waited chan struct{} // closed when the child has ended
 	err    error         // how; read after waited
 
@@ -75,7 +77,9 @@ func startProcess(ctx context.Context, rid, dir string, args ...string) (*proces
 	}
 	served := make(chan error, 1)
 	go func() {
-		served <- awaitServing(bufio.NewReader(out))
+		var err error
+		p.lifecycle, err = awaitServing(bufio.NewReader(out))
+		served <- err
 		p.err = p.cmd.Wait()
 		close(p.waited)
 	}()
@@ -92,16 +96,17 @@ func startProcess(ctx context.Context, rid, dir string, args ...string) (*proces
 	return p, nil
 }
 
-func awaitServing(out *bufio.Reader) error {
+// awaitServing reads the line that a node writes when it serves, and returns the node's lifecycle.
+func awaitServing(out *bufio.Reader) (lifecycle uint64, err error) {
 	line, err := out.ReadBytes('\n')
 	if err != nil {
-		return errors.New("it ended")
+		return 0, errors.New("it ended")
 	}
 	var ev nodeServing
 	if err := json.Unmarshal(line, &ev); err != nil || ev.Event != "serving" {
-		return fmt.Errorf("it said %q", bytes.TrimSpace(line))
+		return 0, fmt.Errorf("it said %q", bytes.TrimSpace(line))
 	}
-	return nil
+	return ev.Lifecycle, nil
 }
 
 // withoutSettings keeps the demo's own settings from becoming its nodes'.

@@ -55,25 +55,33 @@ func TestProveSeesEachLie(t *testing.T) {
 	}
 }
 
-func TestLedgerSurvivesInPieces(t *testing.T) {
+func TestJournalsSurviveInPieces(t *testing.T) {
 	dir := t.TempDir()
 	for rid, lines := range map[string][]int{"n1": {1, 3}, "n2": {2, 3}} {
-		l, err := openLedger(dir, rid)
+		ran, err := openJournal(dir, rid, ranSuffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts, err := openJournal(dir, rid, countedSuffix)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, n := range lines {
-			if err := l.note(n); err != nil {
+			err := errors.Join(ran.noteRan(n), counts.noteCounted(counted{line: n, generation: 7, ownerGeneration: 1, status: 200, bytes: 9, client: "a \"b\"\n"}))
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := l.close(); err != nil {
+		if err := errors.Join(ran.close(), counts.close()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ran, err := readLedgers(dir)
-	if err != nil || len(ran) != 3 || len(ran[3]) != 2 || ran[1][0] != "n1" || ran[2][0] != "n2" {
-		t.Fatalf("got %v, %v", ran, err)
+	j, err := readJournals(dir)
+	if err != nil || len(j.ran) != 3 || len(j.ran[3]) != 2 || j.ran[1][0] != "n1" || j.ran[2][0] != "n2" {
+		t.Fatalf("got %v, %v", j.ran, err)
+	}
+	if want := (counted{"n2", 2, 7, 1, 200, 9, "a \"b\"\n"}); len(j.counted) != 3 || len(j.counted[3]) != 2 || j.counted[2][0] != want {
+		t.Fatalf("got %+v, want %+v", j.counted, want)
 	}
 }
 

@@ -33,6 +33,7 @@ type Result struct {
 	Status   map[string]int        `json:"status"`  // replied lines by status code
 	Classes  map[string]int        `json:"classes"` // the same by class
 	Clients  []ClientCount         `json:"clients"` // the busiest clients
+	Objects  ObjectsResult         `json:"objects"` // the clients' Instance Spots
 	Proof    []Proof               `json:"proof"`
 	Seconds  float64               `json:"seconds"`
 }
@@ -62,12 +63,13 @@ type ClientCount struct {
 const topClients = 5
 
 // result judges how every line ended against what the members wrote down.
-func (d *driver) result(ran map[int][]string) Result {
+func (d *driver) result(noted journals) Result {
+	ran := noted.ran
 	r := Result{
 		Lines: len(d.lines), Nodes: map[string]NodeResult{}, Status: map[string]int{}, Classes: map[string]int{},
-		Failures: []FailureCount{}, Clients: []ClientCount{},
+		Clients: []ClientCount{},
 	}
-	clients, failures := map[string]int{}, map[[2]string]*FailureCount{}
+	clients, failures := map[string]int{}, tallied{}
 	byNode := map[string]NodeResult{}
 	for _, rid := range nodes {
 		byNode[rid] = NodeResult{Fate: d.fate[rid]}
@@ -99,11 +101,7 @@ func (d *driver) result(ran map[int][]string) Result {
 		} else {
 			r.Failed++
 		}
-		key := [2]string{kind.String(), acceptance.String()}
-		if failures[key] == nil {
-			failures[key] = &FailureCount{Kind: key[0], Acceptance: key[1], Example: o.err.Error()}
-		}
-		failures[key].Lines++
+		failures.add(kind, acceptance, o.err)
 	}
 	for _, rids := range ran {
 		if len(rids) > 1 {
@@ -116,18 +114,37 @@ func (d *driver) result(ran map[int][]string) Result {
 		}
 	}
 	r.Nodes = byNode
-	for _, f := range failures {
-		r.Failures = append(r.Failures, *f)
-	}
-	slices.SortFunc(r.Failures, func(a, b FailureCount) int {
-		return cmp.Or(b.Lines-a.Lines, cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Acceptance, b.Acceptance))
-	})
+	r.Failures = failures.sorted()
 	for c, n := range clients {
 		r.Clients = append(r.Clients, ClientCount{c, n})
 	}
 	slices.SortFunc(r.Clients, func(a, b ClientCount) int { return cmp.Or(b.Lines-a.Lines, cmp.Compare(a.Client, b.Client)) })
 	r.Clients = r.Clients[:min(topClients, len(r.Clients))]
-	r.Proof = prove(d.out, ran)
+	r.Objects = d.counts.result(noted.counted)
+	r.Proof = append(prove(d.out, ran), d.counts.prove(noted.counted)...)
 	r.OK = !slices.ContainsFunc(r.Proof, func(p Proof) bool { return !p.Holds })
 	return r
+}
+
+// tallied counts failures by kind and acceptance.
+type tallied map[[2]string]*FailureCount
+
+func (t tallied) add(kind outcome.Kind, acceptance outcome.Acceptance, err error) {
+	key := [2]string{kind.String(), acceptance.String()}
+	if t[key] == nil {
+		t[key] = &FailureCount{Kind: key[0], Acceptance: key[1], Example: err.Error()}
+	}
+	t[key].Lines++
+}
+
+// sorted returns the most frequent first.
+func (t tallied) sorted() []FailureCount {
+	out := []FailureCount{}
+	for _, f := range t {
+		out = append(out, *f)
+	}
+	slices.SortFunc(out, func(a, b FailureCount) int {
+		return cmp.Or(b.Lines-a.Lines, cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Acceptance, b.Acceptance))
+	})
+	return out
 }

@@ -130,20 +130,20 @@ func (s *stage) run(ctx context.Context) (Result, error) {
 	if err := s.open(ctx); err != nil {
 		return Result{}, err
 	}
-	s.o.Tell("sending %d lines through channel %q, at most %d at a time, %d a second", len(s.o.Lines), Channel, s.o.Concurrency, s.o.Rate)
+	s.o.Tell("sending %d lines through channel %q, at most %d at a time, %d a second; each is counted by the Instance Spot of its client", len(s.o.Lines), Channel, s.o.Concurrency, s.o.Rate)
 	d := newDriver(s)
 	if err := d.run(ctx); err != nil {
 		return Result{}, err
 	}
-	// The ledgers are complete once the nodes have ended: nothing runs late.
+	// The journals are complete once the nodes have ended: nothing runs late.
 	if err := s.stopNodes(); err != nil {
 		return Result{}, err
 	}
-	ran, err := readLedgers(s.dir)
+	noted, err := readJournals(s.dir)
 	if err != nil {
 		return Result{}, err
 	}
-	return d.result(ran), nil
+	return d.result(noted), nil
 }
 
 func (s *stage) open(ctx context.Context) (err error) {

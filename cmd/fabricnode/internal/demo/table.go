@@ -43,6 +43,7 @@ func (r Result) WriteTable(w io.Writer) error {
 	for _, c := range r.Clients {
 		fmt.Fprintf(t, "%s\t%d\n", c.Client, c.Lines)
 	}
+	r.Objects.write(t)
 	fmt.Fprintf(t, "\nPROOF, FROM THE MEMBERS' FILES\n")
 	for _, p := range r.Proof {
 		verdict := "holds"
@@ -59,4 +60,27 @@ func byCount(counts map[string]int) []string {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(counts[b]-counts[a], cmp.Compare(a, b))
 	})
+}
+
+// write writes the part of the clients' Instance Spots.
+func (r ObjectsResult) write(w io.Writer) {
+	fmt.Fprintf(w, "\nINSTANCE SPOTS\t%d\tone for each client address\n", r.Clients)
+	fmt.Fprintf(w, "lines sent to them\t%d\t%d of them again, after the release: the first attempt was not accepted\n", r.Sent, r.Repeated)
+	fmt.Fprintf(w, "  replied\t%d\t\n", r.Replied)
+	fmt.Fprintf(w, "  failed\t%d\tknown as not accepted, or as accepted and failed\n", r.Failed)
+	fmt.Fprintf(w, "  unknown\t%d\tno answer came, and none is sent again; the nodes' files show that %d of them were counted\n", r.Unknown, r.UnansweredCounted)
+	fmt.Fprintf(w, "counted twice\t%d\t\n", r.Doubled)
+	fmt.Fprintf(w, "released with %s\t%d\tSpots, and %d counted lines with them: they were in its memory\n", killedNode, r.Released, r.LostWithNode)
+	fmt.Fprintf(w, "  made again\t%d\tby a later line, under a new generation\n", r.Reactivated)
+	fmt.Fprintf(w, "told at the end\t%d\trequests, %d bytes, by all that live\n", r.Totals.Requests, r.Totals.Bytes)
+	if len(r.Failures) > 0 {
+		fmt.Fprintf(w, "\nNOT COUNTED\tLINES\tFOR EXAMPLE\n")
+		for _, f := range r.Failures {
+			fmt.Fprintf(w, "%s, %s\t%d\t%s\n", f.Kind, f.Acceptance, f.Lines, f.Example)
+		}
+	}
+	fmt.Fprintf(w, "\nNODE\tSPOTS MADE\tLINES COUNTED\n")
+	for _, rid := range slices.Sorted(maps.Keys(r.Nodes)) {
+		fmt.Fprintf(w, "%s\t%d\t%d\n", rid, r.Nodes[rid].Spots, r.Nodes[rid].Counted)
+	}
 }

@@ -139,6 +139,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	p.status(n.Status())
 	p.router(n.Metrics())
+	p.objects(n.Objects().Metrics())
 }
 
 func (p page) router(s channels.Snapshot) {

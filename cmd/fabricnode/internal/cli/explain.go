@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"natsfabric/fabric"
+	"natsfabric/internal/wire"
+	"natsfabric/kvlocation"
+	"natsfabric/objects"
+	"natsfabric/outcome"
+)
+
+type explainCmd struct {
+	meshFlags
+	objectFlags
+	Type string `placeholder:"NAME" help:"Say also how an object of this type would be made: a Spot as an Instance Spot."`
+}
+
+// explainReply is what explain answers with --json.
+type explainReply struct {
+	OK bool `json:"ok"`
+	objects.Explanation
+}
+
+func (c *explainCmd) Run(a *app) error {
+	n, err := c.object()
+	if err != nil {
+		return err
+	}
+	if c.Type != "" {
+		if err := wire.CheckName("--type", c.Type); err != nil {
+			return withCode(ExitUsage, err)
+		}
+	}
+	return c.with(a, storeTimeout, func(ctx context.Context, client *fabric.Client) error {
+		if n.Kind == "" {
+			at, err := locate(ctx, client.Objects(), n)
+			if errors.Is(err, outcome.NotFound) {
+				return fmt.Errorf("%w (--actor or --spot explains what a call would meet)", err)
+			}
+			if err != nil {
+				return err
+			}
+			n.ObjectKey = at.Key()
+		}
+		req := objects.ExplainRequest{Kind: n.Kind, ID: n.ID, Type: c.Type}
+		if c.Type != "" {
+			req.Class = kvlocation.ClassActor
+			if n.Kind == kvlocation.KindSpot {
+				req.Class = kvlocation.ClassInstanceSpot
+			}
+		}
+		e, err := client.Objects().Explain(ctx, req)
+		if err != nil {
+			return err
+		}
+		return a.print(explainReply{true, e}, func(w io.Writer) { printExplanation(w, n, e) })
+	})
+}
+
+func printExplanation(w io.Writer, n named, e objects.Explanation) {
+	verdict := "would succeed"
+	if !e.WouldSucceed {
+		verdict = "would fail: " + e.Error
+	}
+	fmt.Fprintf(w, "a call to %s %q %s (%s)\n  %s\n", n.Kind, n.ID, verdict, e.Rule, e.Why)
+	if e.Location != nil {
+		printLocation(w, *e.Location)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	defer t.Flush()
+	if o := e.Object; o != nil {
+		running := "no turn is running"
+		if o.RunningMillis > 0 {
+			running = fmt.Sprintf("a turn has been running for %v", time.Duration(o.RunningMillis)*time.Millisecond)
+		}
+		fmt.Fprintf(t, "  in memory\t%s; %d messages (%d bytes) wait, %s, %d timers\n", o.State, o.Mail, o.MailBytes, running, o.Timers)
+		if o.MustAdopt {
+			fmt.Fprintf(t, "\tits owner's lease lapsed: it is adopted at its next turn\n")
+		}
+		if !o.LeaseAdmits {
+			fmt.Fprintf(t, "\tits owner's lease admits nothing new now\n")
+		}
+	}
+	if len(e.Placement) > 0 {
+		fmt.Fprintf(t, "  NODE\tWEIGHT\tSCORE\tELIGIBLE\n")
+		for _, p := range e.Placement {
+			eligible := "yes"
+			if !p.Eligible {
+				eligible = "no: " + p.Why
+			}
+			fmt.Fprintf(t, "  %s\t%d\t%.4f\t%s\n", p.RID, p.Weight, p.Score, eligible)
+		}
+	}
+}
+
+type objectsCmd struct {
+	meshFlags
+	Owner  owner  `placeholder:"RID[/LIFECYCLE]" help:"Those of this node, or of one run of it."`
+	Kind   string `enum:",actor,spot" default:"" placeholder:"KIND" help:"actor or spot."`
+	Class  string `enum:",actor,user_spot,instance_spot" default:"" placeholder:"CLASS" help:"actor, user_spot or instance_spot."`
+	Type   string `placeholder:"NAME" help:"Those of this type."`
+	Prefix string `placeholder:"TEXT" help:"Those whose ID begins with it."`
+	Limit  int    `default:"100" help:"How many at most: 1 to 1000."`
+	Cursor string `placeholder:"TEXT" help:"Go on behind the last page, which says how."`
+}
+
+// objectsReply is what objects answers with --json.
+type objectsReply struct {
+	OK   bool   `json:"ok"`
+	Mesh string `json:"mesh"`
+	objects.ListPage
+}
+
+func (c *objectsCmd) Run(a *app) error {
+	if c.Limit < 1 || c.Limit > 1000 {
+		return withCode(ExitUsage, fmt.Errorf("--limit %d is not allowed: it must be 1 to 1000", c.Limit))
+	}
+	if c.Type != "" {
+		if err := wire.CheckName("--type", c.Type); err != nil {
+			return withCode(ExitUsage, err)
+		}
+	}
+	return c.with(a, storeTimeout, func(ctx context.Context, client *fabric.Client) error {
+		page, err := client.Objects().List(ctx, objects.ListRequest{
+			Kind: kvlocation.ObjectKind(c.Kind), Class: kvlocation.Class(c.Class), Type: c.Type, RID: c.Owner.rid,
+			Lifecycle: c.Owner.lifecycle, Prefix: c.Prefix, Limit: c.Limit, Cursor: c.Cursor,
+		})
+		if err != nil {
+			return err
+		}
+		if page.Objects == nil {
+			page.Objects = []objects.Location{}
+		}
+		return a.print(objectsReply{true, c.Mesh, page}, func(w io.Writer) { printObjects(w, page) })
+	})
+}
+
+func printObjects(w io.Writer, page objects.ListPage) {
+	if len(page.Objects) == 0 && page.Next == "" {
+		fmt.Fprintln(w, "no objects")
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "OBJECT\tTYPE\tCLASS\tPHASE\tOWNER\tALIVE\tOWNER GENERATION\tCREATED")
+	for _, o := range page.Objects {
+		alive := "yes"
+		if !o.Alive {
+			alive = "no"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s/%d\t%s\t%d\t%s\n", refText(o.Key(), o.Generation), o.Type, o.Class, o.Phase,
+			o.RID, o.Lifecycle, alive, o.OwnerGeneration, o.Created.UTC().Format(time.RFC3339))
+	}
+	t.Flush()
+	if page.Next != "" {
+		fmt.Fprintf(w, "more: --cursor %s\n", page.Next)
+	}
+}
