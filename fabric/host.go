@@ -34,6 +34,8 @@ func (n *Node) post(ev hostEvent) {
 func (n *Node) host(ctx context.Context) {
 	defer close(n.stopped)
 	leaseEvents := n.lease.Events()
+	tenure := n.beginTenure()
+	defer func() { tenure.end() }()
 	verified := make(chan error, 1)
 	var running context.CancelFunc // cancels the verification under way; nil when there is none
 	var current context.Context    // the connection's context of the verification under way
@@ -78,13 +80,13 @@ func (n *Node) host(ctx context.Context) {
 			case !open:
 				leaseEvents = nil // after its terminal event
 			case ev.Kind == kvlocation.LeaseLapsed:
-				n.disown() // FO-7c
 				n.doubt("lease lapsed")
 			case ev.Kind == kvlocation.LeaseRegained:
+				tenure.end()
 				n.objects.Regained()
+				tenure = n.beginTenure()
 				verify()
 			default:
-				n.disown()
 				n.fatal(ev.Kind.String(), ev.Err)
 			}
 		case err := <-verified:
@@ -131,10 +133,29 @@ func (n *Node) verify(ctx context.Context) error {
 	}
 }
 
-// disown ends what runs in the name of a lease that is over.
-func (n *Node) disown() {
-	n.objects.Lapsed()
-	n.router.CancelHandlers(kvlocation.ErrOwnershipLost)
+// tenure is the time of one lease generation. What runs in its name ends with it (FO-7c), on a goroutine of its own: the
+// host's may be waiting for a server that does not answer, which is what makes leases lapse.
+type tenure struct {
+	stop  func() bool
+	ended chan struct{} // closed when what ran has been told
+}
+
+// beginTenure follows the present lease generation; one that has lapsed already ends at once.
+func (n *Node) beginTenure() tenure {
+	t := tenure{ended: make(chan struct{})}
+	t.stop = context.AfterFunc(n.lease.Context(), func() {
+		defer close(t.ended)
+		n.objects.Lapsed()
+		n.router.CancelHandlers(kvlocation.ErrOwnershipLost)
+	})
+	return t
+}
+
+// end waits until what ran has been told, if the lease generation is over, and ceases to follow it.
+func (t tenure) end() {
+	if !t.stop() {
+		<-t.ended
+	}
 }
 
 // ready puts the node into service after a verification on connection conn. Only the host goroutine calls it, but the
