@@ -16,6 +16,9 @@
 //   - Members and their subscriptions are of the same number, members and caller are the same processes for both.
 //   - The raw store writes go to buckets that the product's own set-up made, with values of the same size.
 //   - The caller's garbage is collected before each slice, and its allocations are counted in its process alone.
+//   - What stays in one process has no counterpart in NATS: its raw side is a goroutine behind a Go channel.
+//   - Where a load runs beside what is measured, another side has as much load of another make: what the machine alone
+//     does to the measured can be told apart.
 //   - A slice in which one operation failed is no measurement: the run ends with that error.
 //
 // # Non-guarantees

@@ -1,7 +1,10 @@
 package bench
 
 import (
+	"bytes"
+	"os"
 	"os/exec"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -21,4 +24,19 @@ func processorTime() (used time.Duration, ok bool) {
 		return 0, false
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), true
+}
+
+// residentMemory is what this process has in memory now.
+func residentMemory() (n int64, ok bool) {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, false
+	}
+	// size resident shared ..., in pages
+	fields := bytes.Fields(b)
+	if len(fields) < 2 {
+		return 0, false
+	}
+	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
+	return pages * int64(os.Getpagesize()), err == nil
 }

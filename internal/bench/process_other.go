@@ -14,3 +14,6 @@ func killGroup(cmd *exec.Cmd) { _ = cmd.Process.Kill() } // it may have ended ju
 
 // processorTime is not measured here.
 func processorTime() (used time.Duration, ok bool) { return 0, false }
+
+// residentMemory is not measured here.
+func residentMemory() (bytes int64, ok bool) { return 0, false }

@@ -42,19 +42,23 @@ func compare(scenario string, payload, callers int, fabric, raw []Sample) []Resu
 		if len(a) == 0 || len(raw) > 0 && len(a) != len(b) {
 			continue
 		}
-		middle := Median
-		if m.name == Longest {
-			middle = func(v []float64) float64 { return Quantile(v, 1) }
-		}
 		ratios := Ratios(a, b)
 		spread := SpreadOf(ratios)
 		out = append(out, Result{
 			Scenario: scenario, Payload: payload, Callers: callers, Metric: m.name, Unit: m.unit,
-			Fabric: Number(middle(a)), Raw: Number(middle(b)),
+			Fabric: Number(middle(m.name, a)), Raw: Number(middle(m.name, b)),
 			Ratio: Number(Median(ratios)), Spread: Number(spread.IQR()), Range: spread,
 		})
 	}
 	return out
+}
+
+// middle is what stands for all samples of a metric: the median, but of the longest operations the longest.
+func middle(m Metric, values []float64) float64 {
+	if m == Longest {
+		return Quantile(values, 1)
+	}
+	return Median(values)
 }
 
 func column(samples []Sample, m Metric) []float64 {

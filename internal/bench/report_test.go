@@ -23,6 +23,38 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+func TestCompareWithNothing(t *testing.T) {
+	got := compare("idle-objects", 0, 64, []Sample{{Heap: 700}}, nil)
+	if len(got) != 1 || got[0].Fabric != 700 || !math.IsNaN(float64(got[0].Raw)) || !math.IsNaN(float64(got[0].Ratio)) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestTheLongestIsTheLongestOfAll(t *testing.T) {
+	before := []Sample{{P50: 1, Longest: 10}, {P50: 2, Longest: 40}, {P50: 3, Longest: 20}}
+	during := []Sample{{P50: 4, Longest: 20}, {P50: 8, Longest: 80}}
+	got := compare("idle-stream", 16, 1, during, baseline(before, len(during)))
+	if len(got) != 2 || got[0].Metric != P50 || got[1].Metric != Longest {
+		t.Fatalf("%+v", got)
+	}
+	if p := got[0]; p.Fabric != 6 || p.Raw != 2 || p.Ratio != 3 {
+		t.Errorf("p50: %+v", p)
+	}
+	if l := got[1]; l.Fabric != 80 || l.Raw != 40 || l.Range.Max != 2 {
+		t.Errorf("max: %+v", l)
+	}
+}
+
+func TestMemoryPerObject(t *testing.T) {
+	s := memory{Heap: 1700, RSS: 5000}.perObject(memory{Heap: 1000, RSS: 3000}, 2)
+	if s[Heap] != 350 || s[RSS] != 1000 {
+		t.Errorf("%v", s)
+	}
+	if _, ok := (memory{Heap: 1, RSS: -1}).perObject(memory{RSS: -1}, 2)[RSS]; ok {
+		t.Error("what could not be measured is reported")
+	}
+}
+
 func TestReportOutput(t *testing.T) {
 	r := Report{
 		Setups: []Setup{{"channel", "one server", "Channel.Request", "nats.Conn.Request"}},

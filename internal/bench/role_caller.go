@@ -18,7 +18,8 @@ import (
 const (
 	fabricSide = "fabric"
 	rawSide    = "raw"
-	kvSide     = "kv" // jetstream.KeyValue, as a second counterpart of the store
+	kvSide     = "kv"  // jetstream.KeyValue, as a second counterpart of the store
+	casSide    = "cas" // compare-and-set of keys that exist, as a second counterpart of creations
 )
 
 // What a caller can do.
@@ -37,8 +38,8 @@ type callerRole struct {
 	start    callerStart
 	node     *fabric.Node
 	raw, ctl *nats.Conn
-	recorder recorder
-	stores   map[sliceKey]work
+	worker
+	recorded map[sliceKey]recordPair
 }
 
 type callerStart struct {
@@ -50,19 +51,6 @@ type callerStart struct {
 	RawMesh string `json:"raw_mesh"`
 }
 
-// sliceKey says which operation of which side is measured.
-type sliceKey struct {
-	Do      string `json:"do"`
-	Side    string `json:"side"`
-	Payload int    `json:"payload"`
-	Callers int    `json:"callers"`
-}
-
-type sliceArgs struct {
-	sliceKey
-	For time.Duration `json:"for"`
-}
-
 func (r *callerRole) do(ctx context.Context, op string, raw json.RawMessage) (any, error) {
 	switch op {
 	case "start":
@@ -71,18 +59,14 @@ func (r *callerRole) do(ctx context.Context, op string, raw json.RawMessage) (an
 			return nil, err
 		}
 		return r.open(ctx, a)
-	case "slice":
-		a, err := decode[sliceArgs](raw)
+	case "create":
+		a, err := decode[createArgs](raw)
 		if err != nil {
 			return nil, err
 		}
-		w, err := r.work(ctx, a.sliceKey)
-		if err != nil {
-			return nil, err
-		}
-		return r.recorder.measure(ctx, a.Callers, a.For, w)
+		return nil, r.create(ctx, a)
 	}
-	return nil, unknownOp(op)
+	return r.worker.do(ctx, op, raw)
 }
 
 // callerStarted describes the connection, which is the same on both sides.
@@ -91,7 +75,7 @@ type callerStarted struct {
 }
 
 func (r *callerRole) open(ctx context.Context, a callerStart) (started callerStarted, err error) {
-	r.start, r.stores = a, make(map[sliceKey]work)
+	r.start, r.prepare = a, r.callerWork
 	if r.node, err = fabric.Start(ctx, fabric.Config{Mesh: a.Mesh, RID: a.RID, Connect: fabric.Connect{URL: a.URL}}); err != nil {
 		return started, err
 	}
@@ -107,7 +91,10 @@ func (r *callerRole) open(ctx context.Context, a callerStart) (started callerSta
 	return callerStarted{Connection: describe(r.node.Conn())}, nil
 }
 
-func (r *callerRole) close(ctx context.Context) error { return closeAll(ctx, r.node, r.raw, r.ctl) }
+func (r *callerRole) close(ctx context.Context) (err error) {
+	_, err = r.unload()
+	return errors.Join(err, closeAll(ctx, r.node, r.raw, r.ctl))
+}
 
 // describe names the options of a connection that matter for its speed.
 func describe(nc *nats.Conn) string {
@@ -146,15 +133,19 @@ func awaitServing(ctx context.Context, want int, known func() []kvlocation.Membe
 	}
 }
 
-// work returns what the callers of a slice do.
-func (r *callerRole) work(ctx context.Context, k sliceKey) (work, error) {
+// callerWork returns what the callers of a slice do.
+func (r *callerRole) callerWork(ctx context.Context, k sliceKey) (work, error) {
 	data := make([]byte, k.Payload)
 	bg := context.Background() // no deadline: the product's default timeout bounds each call
 	switch {
 	case k.Do == doRequest && k.Side == fabricSide:
 		return requestWork(r.node.Channel(echoChannel), data), nil
-	case k.Do == doRequest && k.Side == rawSide:
+	case (k.Do == doRequest || k.Do == doActor || k.Do == doHot) && k.Side == rawSide:
 		return rawRequestWork(r.raw, data), nil
+	case k.Do == doStream && k.Side == rawSide:
+		w := rawRequestWork(r.raw, data)
+		w.every = pace(k.Callers, streamPace)
+		return w, nil
 	case k.Do == doSend && k.Side == fabricSide:
 		ch := r.node.Channel(noteChannel)
 		return work{op: func(int) error { return ch.Send(bg, data) }}, nil
@@ -171,12 +162,11 @@ func (r *callerRole) work(ctx context.Context, k sliceKey) (work, error) {
 		return r.publishWork(r.raw, func(c counts) int64 { return c.Raw },
 			func(int) error { return r.raw.Publish(rawSink, data) }), nil
 	case k.Do == doUpdate:
-		if w, ok := r.stores[k]; ok {
-			return w, nil
-		}
-		w, err := r.storeWork(ctx, k)
-		r.stores[k] = w
-		return w, err
+		return r.storeWork(ctx, k)
+	case (k.Do == doCreate || k.Do == doActivate) && k.Side != fabricSide:
+		return r.rawPairWork(ctx, k)
+	case k.Side == fabricSide:
+		return r.objectWork(ctx, k)
 	}
 	return work{}, unknownWork(k)
 }

@@ -30,12 +30,17 @@ type counts struct {
 	Raw    int64 `json:"raw"`
 }
 
-// memberRole is one process that serves both sides, each on its own connection.
+// memberRole is one process that serves both sides, each on its own connection, and hosts objects.
 type memberRole struct {
 	node        *fabric.Node
 	raw, ctl    *nats.Conn
 	fabricCount atomic.Int64
 	rawCount    atomic.Int64
+
+	// Objects in this process, and their counterparts.
+	worker
+	counters counters
+	plain    []*plainActor
 }
 
 type memberStart struct {
@@ -43,20 +48,26 @@ type memberStart struct {
 	Mesh string `json:"mesh"`
 	RID  string `json:"rid"`
 	Sink bool   `json:"sink"`
+	// Capacity is the most objects of the node. Default: the product's.
+	Capacity int `json:"capacity"`
 }
 
 func (r *memberRole) do(ctx context.Context, op string, raw json.RawMessage) (any, error) {
-	if op != "start" {
-		return nil, unknownOp(op)
+	switch op {
+	case "start":
+		a, err := decode[memberStart](raw)
+		if err != nil {
+			return nil, err
+		}
+		return nil, r.start(ctx, a)
+	case "memory":
+		return memoryInUse(), nil
 	}
-	a, err := decode[memberStart](raw)
-	if err != nil {
-		return nil, err
-	}
-	return nil, r.start(ctx, a)
+	return r.worker.do(ctx, op, raw)
 }
 
 func (r *memberRole) start(ctx context.Context, a memberStart) (err error) {
+	r.prepare = r.localWork
 	specs := []channels.Spec{
 		{Name: echoChannel, Handler: echo},
 		{Name: noteChannel, Handler: func(context.Context, *channels.Request) (channels.Reply, error) {
@@ -71,6 +82,7 @@ func (r *memberRole) start(ctx context.Context, a memberStart) (err error) {
 	}
 	r.node, err = fabric.Start(ctx, fabric.Config{
 		Mesh: a.Mesh, RID: a.RID, Connect: fabric.Connect{URL: a.URL}, Channels: specs,
+		Types: objectTypes(&r.counters, a.Capacity), Capacity: a.Capacity,
 	})
 	if err != nil {
 		return err
@@ -110,7 +122,13 @@ func (r *memberRole) serveCounts() (err error) {
 	return errors.Join(err, r.ctl.Flush())
 }
 
-func (r *memberRole) close(ctx context.Context) error { return closeAll(ctx, r.node, r.raw, r.ctl) }
+func (r *memberRole) close(ctx context.Context) (err error) {
+	_, err = r.unload()
+	for _, p := range r.plain {
+		p.close()
+	}
+	return errors.Join(err, closeAll(ctx, r.node, r.raw, r.ctl))
+}
 
 // serveRawEcho answers as a plain NATS program does.
 func serveRawEcho(nc *nats.Conn) error {

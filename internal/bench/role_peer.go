@@ -11,6 +11,7 @@ import (
 	"natsfabric/fabric"
 	"natsfabric/internal/embedded"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 )
 
 // peerRole is one process of a mesh without other servers: it runs a server of a cluster inside, with a node on it in
@@ -21,7 +22,8 @@ type peerRole struct {
 	srv                   *embedded.Server
 	inside, outside       *fabric.Node
 	rawInside, rawOutside *nats.Conn
-	recorder              recorder
+	worker
+	counters counters
 }
 
 // Sides of the scenarios between peers, beside fabricSide and rawSide: the fabric through the external server, and raw
@@ -47,7 +49,7 @@ func (r *peerRole) do(ctx context.Context, op string, raw json.RawMessage) (any,
 		if err != nil {
 			return nil, err
 		}
-		r.start = a
+		r.start, r.prepare = a, r.peerWork
 		r.srv, err = startServer(ctx, embedded.Config{
 			ServerName: a.Name, StoreDir: a.Dir, ClusterName: "bench", ClusterPort: a.Port, Routes: a.Routes,
 		})
@@ -57,24 +59,14 @@ func (r *peerRole) do(ctx context.Context, op string, raw json.RawMessage) (any,
 	case "serve":
 		return nil, r.serve(ctx)
 	case "call":
-		if err := r.open(ctx); err != nil {
+		if err := r.open(ctx, nil); err != nil {
 			return nil, err
 		}
 		return nil, errors.Join(awaitMembers(ctx, r.inside, echoChannel, 1), awaitMembers(ctx, r.outside, echoChannel, 1))
-	case "slice":
-		a, err := decode[sliceArgs](raw)
-		if err != nil {
-			return nil, err
-		}
-		w, err := r.work(ctx, a.sliceKey)
-		if err != nil {
-			return nil, err
-		}
-		return r.recorder.measure(ctx, a.Callers, a.For, w)
 	case "leave": // while both servers still make a quorum
 		return nil, r.leave(ctx)
 	}
-	return nil, unknownOp(op)
+	return r.worker.do(ctx, op, raw)
 }
 
 // init makes the mesh's buckets once the cluster has a leader.
@@ -93,17 +85,22 @@ func (r *peerRole) init(ctx context.Context) error {
 
 // serve makes the process the member: it answers on every side.
 func (r *peerRole) serve(ctx context.Context) error {
-	if err := r.open(ctx, channels.Spec{Name: echoChannel, Handler: echo}); err != nil {
+	err := r.open(ctx, objectTypes(&r.counters, 0), channels.Spec{Name: echoChannel, Handler: echo})
+	if err != nil {
 		return err
 	}
 	return errors.Join(serveRawEcho(r.rawInside), serveRawEcho(r.rawOutside))
 }
 
-// work returns what the callers of a slice do.
-func (r *peerRole) work(_ context.Context, k sliceKey) (work, error) {
+// peerWork returns what the callers of a slice do.
+func (r *peerRole) peerWork(ctx context.Context, k sliceKey) (work, error) {
 	data := make([]byte, k.Payload)
 	switch k.Side {
 	case fabricSide:
+		if k.Do == doActor {
+			ids, err := createActors(ctx, r.inside.Actors(), echoType, k, k.Callers)
+			return actorWork(r.inside.Actors(), ids, data), err
+		}
 		return requestWork(r.inside.Channel(echoChannel), data), nil
 	case externalSide:
 		return requestWork(r.outside.Channel(echoChannel), data), nil
@@ -115,12 +112,12 @@ func (r *peerRole) work(_ context.Context, k sliceKey) (work, error) {
 	return work{}, unknownWork(k)
 }
 
-func (r *peerRole) open(ctx context.Context, specs ...channels.Spec) (err error) {
+func (r *peerRole) open(ctx context.Context, types []objects.Type, specs ...channels.Spec) (err error) {
 	if err := r.srv.WaitJetStream(ctx); err != nil {
 		return err
 	}
 	r.inside, err = fabric.Start(ctx, fabric.Config{
-		Mesh: r.start.Mesh, RID: r.start.Name, Channels: specs,
+		Mesh: r.start.Mesh, RID: r.start.Name, Channels: specs, Types: types,
 		Connect: fabric.Connect{URL: r.srv.URL(), Options: []nats.Option{r.srv.InProcess()}},
 	})
 	if err != nil {

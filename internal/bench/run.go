@@ -51,13 +51,18 @@ func (o Options) run(ctx context.Context, s scenario, report *Report) (err error
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	r := &run{Options: o, name: s.Name, dir: dir, report: report}
-	defer func() {
-		for i := len(r.processes) - 1; i >= 0; i-- {
-			err = errors.Join(err, r.processes[i].stop())
-		}
-	}()
+	defer func() { err = errors.Join(err, r.stopAll()) }()
 	o.Progress(s.Name + ": starting processes")
 	return s.run(ctx, r)
+}
+
+// stopAll ends what was started, the last process first.
+func (r *run) stopAll() (err error) {
+	for _, p := range slices.Backward(r.processes) {
+		err = errors.Join(err, p.stop())
+	}
+	r.processes = nil
+	return err
 }
 
 // startTimeout bounds the start of a process: a cluster elects, and many nodes take their leases one by one.
@@ -88,7 +93,7 @@ func (r *run) server(ctx context.Context, meshes ...string) (p *process, s serve
 }
 
 func (r *run) serverWith(ctx context.Context, start serverStart) (p *process, s serverStarted, err error) {
-	start.Dir = filepath.Join(r.dir, "server")
+	start.Dir = filepath.Join(r.dir, fmt.Sprintf("server-%d", len(r.report.Setups))) // a scenario may start several
 	p, err = r.start(ctx, "server", start, &s)
 	r.sync = s.Sync
 	return p, s, err
@@ -108,22 +113,50 @@ type side struct {
 	slice func(ctx context.Context) (Sample, error)
 }
 
-// rounds measures all sides in turns and returns their samples, one per round. One slice of each, which is thrown
-// away, warms them up.
+// rounds measures all sides in turns, n times, and returns their samples, one per round. One slice of each, which is
+// thrown away, warms them up.
 func rounds(ctx context.Context, n int, sides []side) (map[string][]Sample, error) {
 	out := make(map[string][]Sample, len(sides))
-	for round := -1; round < n; round++ {
-		for _, i := range Order(max(round, 0), len(sides)) {
-			s, err := sides[i].slice(ctx)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", sides[i].name, err)
-			}
-			if round >= 0 {
-				out[sides[i].name] = append(out[sides[i].name], s)
-			}
+	for r := -1; r < n; r++ {
+		if err := round(ctx, r, sides, out); err != nil {
+			return nil, err
 		}
 	}
 	return out, nil
+}
+
+// roundsWhile measures all sides in turns for as long as f runs, at least once. An error ends f.
+func roundsWhile(ctx context.Context, sides []side, f func(context.Context) error) (map[string][]Sample, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	out := make(map[string][]Sample, len(sides))
+	for r := 0; ; r++ {
+		if err := round(ctx, r, sides, out); err != nil {
+			cancel(err)
+			return nil, errors.Join(err, <-done)
+		}
+		select {
+		case err := <-done:
+			return out, err
+		default:
+		}
+	}
+}
+
+// round measures each side once and appends its sample to out; a round before the first one is thrown away.
+func round(ctx context.Context, r int, sides []side, out map[string][]Sample) error {
+	for _, i := range Order(max(r, 0), len(sides)) {
+		s, err := sides[i].slice(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", sides[i].name, err)
+		}
+		if r >= 0 {
+			out[sides[i].name] = append(out[sides[i].name], s)
+		}
+	}
+	return nil
 }
 
 // against is one comparison that a scenario's samples allow: one side against another.
@@ -144,7 +177,7 @@ func (r *run) slicesOf(ctx context.Context, p *process, op string, payloads, cal
 		for _, n := range callers {
 			var sides []side
 			for _, name := range sidesOf(comparisons) {
-				sides = append(sides, r.side(p, sliceKey{op, name, payload, n}))
+				sides = append(sides, r.side(p, sliceKey{Do: op, Side: name, Payload: payload, Callers: n}))
 			}
 			if err := r.compare(ctx, payload, n, sides, comparisons...); err != nil {
 				return err

@@ -20,6 +20,7 @@ const (
 	P99        Metric = "p99"
 	Longest    Metric = "max"       // the longest operation of the slice; reports show the longest of all slices
 	Fairness   Metric = "fairness"  // what the slowest caller got through, as a share of the callers' mean
+	Load       Metric = "load"      // operations beside those that are measured, per second
 	Allocs     Metric = "allocs"    // allocations in the caller's process
 	Delivered  Metric = "delivered" // messages that the member's handler got, per second until the last of them
 	MsgsIn     Metric = "msgs_in"   // messages that the server got from the node
@@ -35,7 +36,7 @@ var metrics = []struct {
 	unit string
 }{
 	{Throughput, "op/s"}, {Delivered, "op/s"}, {P50, "us"}, {P99, "us"}, {Longest, "us"}, {Fairness, "min/mean"},
-	{Allocs, "allocs/op"}, {MsgsIn, "msg/s"}, {MsgsOut, "msg/s"}, {CPU, "ms/s"}, {Heap, "B/object"}, {RSS, "B/object"},
+	{Load, "op/s"}, {Allocs, "allocs/op"}, {MsgsIn, "msg/s"}, {MsgsOut, "msg/s"}, {CPU, "ms/s"}, {Heap, "B/object"}, {RSS, "B/object"},
 }
 
 // Sample is what one slice of one side measured.

@@ -72,3 +72,71 @@ func TestMeasureFailure(t *testing.T) {
 		t.Errorf("a slice with a failed operation: %v", err)
 	}
 }
+
+func TestMeasurePaced(t *testing.T) {
+	var r recorder
+	slow := make(chan struct{}, 1)
+	slow <- struct{}{}
+	s, err := r.measure(t.Context(), 1, 60*time.Millisecond, work{every: time.Millisecond, op: func(int) error {
+		select {
+		case <-slow: // one stall
+			<-time.After(30 * time.Millisecond)
+		default:
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s[Throughput] > 1100 {
+		t.Errorf("more operations than the pace has: %v", s)
+	}
+	// What the stall delayed is late, too: without that the median would be next to nothing.
+	if s[Longest] < 30_000 || s[P50] < 1000 {
+		t.Errorf("a stall of 30 ms in 60 is not seen in the operations after it: %v", s)
+	}
+}
+
+func TestMeasurePairs(t *testing.T) {
+	var r recorder
+	s, err := r.measure(t.Context(), 2, 50*time.Millisecond, work{pairs: true, op: func(c int) error {
+		if c == 1 {
+			<-time.After(20 * time.Millisecond)
+		} else {
+			<-time.After(time.Millisecond)
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := s[Fairness]; f <= 0 || f > 0.7 {
+		t.Errorf("one of two pairs gets a small share: fairness %v", f)
+	}
+}
+
+func TestLoad(t *testing.T) {
+	l := startLoad(2, work{op: func(int) error { return nil }})
+	if n, err := l.stop(); n < 0 || err != nil {
+		t.Errorf("%v, %v", n, err)
+	}
+	why := errors.New("refused")
+	l = startLoad(2, work{op: func(int) error { return why }})
+	l.wg.Wait()
+	if _, err := l.stop(); !errors.Is(err, why) {
+		t.Errorf("a load that failed: %v", err)
+	}
+}
+
+func TestPlainActor(t *testing.T) {
+	p, answer := newPlainActor(), make(chan []byte, 1)
+	p.mail <- plainMessage{data: []byte("sent")}
+	p.mail <- plainMessage{[]byte("asked"), answer}
+	if got := string(<-answer); got != "asked" {
+		t.Errorf("it answers %q", got)
+	}
+	p.close()
+	if n := p.turns.Load(); n != 2 {
+		t.Errorf("%d turns", n)
+	}
+}

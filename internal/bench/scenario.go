@@ -29,8 +29,17 @@ var scenarios = []scenario{
 		"against the same request through one external server (two hops); the same against nats.Conn.Request between the same two servers " +
 		"(result mesh-floor: what the fabric adds to the transport); and nats.Conn.Request between the two servers against one through the " +
 		"external server (result mesh-transport: what the transport itself gains)."}, runMesh},
+	{ScenarioInfo{"actor", "Actors.Request with warm routes against nats.Conn.Request on the same server; the same between two processes whose embedded " +
+		"servers form a cluster against nats.Conn.Request through one external server (result actor-mesh) and between the same two servers (actor-mesh-floor); " +
+		"Actors.Request and Actors.Send in one process against a goroutine behind a Go channel (actor-local, actor-local-send)."}, runActor},
+	{ScenarioInfo{"create", "Actors.Create against half of the rate of compare-and-set publishes, and against the same two writes of a fresh key by hand " +
+		"(result create-fresh)."}, runCreate},
+	{ScenarioInfo{"activate", "the first activation of an Instance Spot by a durable first message, against the same as create (results activate, activate-fresh)."}, runActivate},
+	{ScenarioInfo{"hot", "requests to many Actors while one more Actor of their node gets messages at full speed, against the same requests without that: from another process " +
+		"(result hot) and from its own (hot-local); and against as much other work in the same place, which is what the machine alone does (hot-control, hot-local-control)."}, runHot},
 	{ScenarioInfo{"idle", "what one idle node costs per second in a large mesh (column fabric) against a mesh of three nodes (column raw): " +
-		"messages at the server, processor time."}, runIdle},
+		"messages at the server, processor time; the memory of an idle Actor, many of which are made on one node (result idle-objects), " +
+		"and requests to another Actor of that node meanwhile, against before (idle-stream) and against raw requests to its process (idle-stream-control)."}, runIdle},
 }
 
 // Scenarios lists the scenarios in the order in which Run runs them.
@@ -52,25 +61,8 @@ const (
 // members is the number of member processes.
 const members = 2
 
-// callerOf starts the server, the members and the caller.
-func callerOf(ctx context.Context, r *run) (*process, serverStarted, callerStarted, error) {
-	var c callerStarted
-	_, s, err := r.server(ctx, benchMesh, rawMesh)
-	if err != nil {
-		return nil, s, c, err
-	}
-	for i := range members {
-		start := memberStart{URL: s.URL, Mesh: benchMesh, RID: fmt.Sprintf("member-%d", i), Sink: i == 0}
-		if _, err := r.start(ctx, "member", start, nil); err != nil {
-			return nil, s, c, err
-		}
-	}
-	p, err := r.start(ctx, "caller", callerStart{URL: s.URL, Mesh: benchMesh, RID: "caller", Members: members, RawMesh: rawMesh}, &c)
-	return p, s, c, err
-}
-
 func runChannel(ctx context.Context, r *run) error {
-	p, s, c, err := callerOf(ctx, r)
+	_, p, s, c, err := hostsOf(ctx, r, members)
 	if err != nil {
 		return err
 	}
@@ -81,7 +73,7 @@ func runChannel(ctx context.Context, r *run) error {
 }
 
 func runSend(ctx context.Context, r *run) error {
-	p, s, c, err := callerOf(ctx, r)
+	_, p, s, c, err := hostsOf(ctx, r, members)
 	if err != nil {
 		return err
 	}
@@ -99,7 +91,7 @@ func runSend(ctx context.Context, r *run) error {
 }
 
 func runStore(ctx context.Context, r *run) error {
-	p, s, c, err := callerOf(ctx, r)
+	_, p, s, c, err := hostsOf(ctx, r, members)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,16 @@ type idleNode struct {
 const idleRID = "measured"
 
 func runIdle(ctx context.Context, r *run) error {
+	if err := runIdleNodes(ctx, r); err != nil {
+		return err
+	}
+	if err := r.stopAll(); err != nil {
+		return err
+	}
+	return r.idleObjects(ctx)
+}
+
+func runIdleNodes(ctx context.Context, r *run) error {
 	server, s, err := r.server(ctx, benchMesh, fewMesh)
 	if err != nil {
 		return err
@@ -50,7 +60,7 @@ func runIdle(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	r.report.Results = append(r.report.Results, compare("idle", 0, 0, many, few)...)
+	r.add("idle", 0, 0, many, few)
 	return nil
 }
 
