@@ -404,3 +404,21 @@ func TestSuspectIsGreetedAgain(t *testing.T) {
 		t.Errorf("%d hellos to a suspect in the next epoch", n)
 	}
 }
+
+// TestNobodyProbesAnUnlistedRun: the link of a process run that the directory does not list is kept by nobody, and a
+// probe of it would be one more goroutine for each operation.
+func TestNobodyProbesAnUnlistedRun(t *testing.T) {
+	t.Parallel()
+	srv := fabrictest.StartServer(t)
+	r := frozenRouter(t, srv.URL(), nil)
+	l := r.links.run("m9", 9)
+	if l == nil || l.ready() || len(r.Peers()) != 0 {
+		t.Fatalf("link %+v, peers %v", l, r.Peers())
+	}
+	r.probe(l)
+	r.links.mu.Lock()
+	defer r.links.mu.Unlock()
+	if l.probing {
+		t.Error("it is probed")
+	}
+}

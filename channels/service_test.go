@@ -38,7 +38,10 @@ func servicePair(t *testing.T, handle func(*channels.Inbound)) (m, caller *node)
 	t.Helper()
 	srv := server(t)
 	dir := newDirectory(member("m1", 1))
-	m = startMember(t, srv.URL(), dir, "m1", 1)
+	m = start(t, srv.URL(), channels.Config{RID: "m1", Lifecycle: 1, Directory: dir, Clock: newClock()})
+	if err := m.SetServing(true); err != nil {
+		t.Fatal(err)
+	}
 	listen(t, m, handle)
 	return m, start(t, srv.URL(), channels.Config{RID: "caller", Lifecycle: 9, Directory: dir, Clock: newClock()})
 }
@@ -47,8 +50,10 @@ func TestServiceRequest(t *testing.T) {
 	t.Parallel()
 	var deadline, sender atomic.Bool
 	_, caller := servicePair(t, func(in *channels.Inbound) {
-		_, ok := in.Deadline()
-		deadline.Store(ok)
+		_, said := in.Deadline()
+		local, known := in.LocalDeadline()
+		left := time.Until(local)
+		deadline.Store(said && known && left > patience/2 && left < patience+time.Second && !in.Past(time.Now()))
 		s, ok := in.Sender()
 		sender.Store(ok && s == channels.Sender{RID: "caller", Lifecycle: 9})
 		in.Accept()
