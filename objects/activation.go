@@ -218,11 +218,19 @@ func (s *Service) actHere(ctx context.Context, key kvlocation.ObjectKey, reg *re
 		} else if err := s.abandonedRecord(ctx, ord); err != nil {
 			return nil, false, err
 		}
-		switch _, took, err := s.begin(ord); {
+		f, took, err := s.begin(ord)
+		switch {
 		case err != nil:
 			return nil, false, err
 		case took:
 			return ord.held, ord.doc.First != nil, nil
+		case f == nil || s.rt.find(key.Kind, key.ID) != nil:
+			continue
+		}
+		select {
+		case <-f.done: // it is ending
+		case <-ctx.Done():
+			return nil, false, outcome.FromContext(ctx, "", outcome.NotAccepted, key.String(), "another creation was ending")
 		}
 	}
 	return nil, false, outcome.New("", outcome.Unavailable, outcome.NotAccepted, key.String(), "it is made and closed all the time")
@@ -293,7 +301,7 @@ func (s *Service) secure(ctx context.Context, ord *order) (secured, error) {
 		ch, err := s.writeCreating(ctx, ord, field)
 		switch {
 		case err == nil && ch.Overwritten && !s.stillMine(ch.Entry, ch.Entry, kvlocation.PhaseCreating):
-			return secured{lost: true}, errOvertaken(ord.key, ch.Entry)
+			return secured{lost: true, own: true}, errOvertaken(ord.key, ch.Entry)
 		case err == nil:
 			if doc.spill != nil {
 				if err := s.store.KeepSpilled(ctx, *doc.spill); err != nil {
@@ -426,7 +434,16 @@ func (s *Service) takeOver(ctx context.Context, ord *order, e kvlocation.Entry, 
 	ch, err := s.settle(s.store.Takeover(ctx, e, s.owner(), absent))
 	switch {
 	case illegal(err):
-		return secured{}, &refusal{err: outcome.Wrap("create", outcome.Unavailable, outcome.NotAccepted, ord.key.String(), "another node was faster", err), route: nowhere}
+		// Another node was faster: it knows, or the object is gone.
+		now, rerr := s.store.Read(ctx, ord.key)
+		if rerr != nil {
+			return secured{}, plainCreate(rerr)
+		}
+		r := &refusal{err: outcome.Wrap("create", outcome.Unavailable, outcome.NotAccepted, ord.key.String(), "another node was faster", err), route: nowhere}
+		if p := placeOf(now); p.phase == kvlocation.PhaseCreating || p.phase == kvlocation.PhaseReady {
+			r.route = p.String()
+		}
+		return secured{}, r
 	case err != nil:
 		return secured{}, plainCreate(err)
 	case ch.Overwritten && !s.stillMine(ch.Entry, ch.Entry, kvlocation.PhaseCreating):

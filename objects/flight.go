@@ -70,6 +70,9 @@ func (s *Service) begin(ord *order) (f *flight, own bool, err error) {
 	if err := s.admit(); err != nil {
 		return nil, false, err
 	}
+	if s.rt.draining.Load() {
+		return nil, false, outcome.New("create", outcome.ShuttingDown, outcome.NotAccepted, ord.key.String(), "node "+s.cfg.RID+" is shutting down")
+	}
 	fs := &s.flights
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -130,17 +133,25 @@ func (s *Service) bringUp(o *object, ord *order) (createReply, error) {
 	if err != nil {
 		if sec.lost {
 			s.stats.overtaken.Add(1)
-			return createReply{}, s.overtaken(o, ord, err)
+			return createReply{}, s.overtaken(o, ord, sec, err)
 		}
 		o.abort(err)
 		return createReply{}, err
 	}
 	o.identify(sec.at.Generation(), sec.at.Record.OwnerGeneration)
 	inst, err := s.runFactory(ctx, o, sec.doc.Input)
-	if err == nil {
-		sec.at, err = s.makeReady(ctx, sec.at)
-	}
 	if err != nil {
+		return createReply{}, s.undo(o, ord, sec, err)
+	}
+	if sec.at, err = s.makeReady(ctx, sec.at); err != nil {
+		switch {
+		case illegal(err), errors.Is(err, errTaken):
+			return createReply{}, s.overtaken(o, ord, sec, asUnknown(ord.key, err))
+		case errors.Is(err, outcome.Unknown):
+			err = asUnknown(ord.key, err)
+			o.abort(err)
+			return createReply{}, err
+		}
 		return createReply{}, s.undo(o, ord, sec, err)
 	}
 	if sec.doc.spill != nil {
@@ -209,20 +220,12 @@ func errOvertaken(key kvlocation.ObjectKey, e kvlocation.Entry) error {
 	return outcome.Wrap("create", outcome.Unavailable, outcome.Unknown, key.String(), detail, errTaken)
 }
 
-// undo ends a creation whose factory failed, came too late, or whose record was lost. What failed is told to the callers as
-// NotAccepted only once the cancel has won; else as Unknown.
+// undo ends a creation whose factory failed or that came too late. What failed is told to the callers as NotAccepted only
+// once the cancel has won; else as Unknown.
 func (s *Service) undo(o *object, ord *order, sec secured, cause error) error {
-	if errors.Is(cause, errTaken) || illegal(cause) {
-		return s.overtaken(o, ord, asUnknown(ord.key, cause))
-	}
-	if errors.Is(cause, outcome.Unknown) {
-		err := asUnknown(ord.key, cause)
-		o.abort(err)
-		return err
-	}
 	if err := s.cancelRecord(sec.at, kvlocation.Absence{}); err != nil {
 		if illegal(err) || errors.Is(err, errTaken) {
-			return s.overtaken(o, ord, asUnknown(ord.key, err))
+			return s.overtaken(o, ord, sec, asUnknown(ord.key, err))
 		}
 		err = asUnknown(ord.key, errors.Join(cause, err))
 		o.abort(err)
@@ -245,11 +248,11 @@ func asUnknown(key kvlocation.ObjectKey, err error) error {
 
 // overtaken ends a creation whose record is another's: that one runs the stored first message and answers it, so its
 // caller, if it is elsewhere, is told nothing here. What else was waiting was never stored anywhere.
-func (s *Service) overtaken(o *object, ord *order, err error) error {
-	if first := o.takeHead(ord.mail); first != nil {
-		if first.from != nil && ord.doc.First != nil {
+func (s *Service) overtaken(o *object, ord *order, sec secured, err error) error {
+	if sec.own && ord.doc.First != nil {
+		if first := o.takeHead(ord.mail); first != nil && first.from != nil {
 			first.release()
-		} else {
+		} else if first != nil {
 			o.endHeld(first, err)
 		}
 	}

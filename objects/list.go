@@ -2,15 +2,17 @@ package objects
 
 import (
 	"context"
+	"fmt"
 
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
 
 const (
-	// DefaultListLimit and MaxListLimit bound one page of List.
+	// DefaultListLimit is how many objects one page of List has unless more are asked for.
 	DefaultListLimit = 100
-	MaxListLimit     = 1000
+	// MaxListLimit is how many it has at most.
+	MaxListLimit = 1000
 )
 
 // locationOf is what an entry says; whether its owner lives is not in it.
@@ -66,6 +68,9 @@ func (s *Service) List(ctx context.Context, req ListRequest) (ListPage, error) {
 	defer cancel()
 	if req.Limit == 0 {
 		req.Limit = DefaultListLimit
+	}
+	if req.Limit < 1 || req.Limit > MaxListLimit {
+		return ListPage{}, outcome.New(op, outcome.InvalidOperation, outcome.NotAccepted, "objects", fmt.Sprintf("Limit %d is not allowed: it must be 1 to %d", req.Limit, MaxListLimit))
 	}
 	es, next, err := s.store.ScanPage(ctx, kvlocation.ScanFilter{
 		Kind: req.Kind, Class: req.Class, Type: req.Type, RID: req.RID, Lifecycle: req.Lifecycle, Prefix: req.Prefix,

@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// DefaultReleaseRate and MaxReleaseRate bound the releases of one bulk release in a second.
+	// DefaultReleaseRate bounds the releases of one bulk release in a second, unless the request says otherwise.
 	DefaultReleaseRate = 500
-	MaxReleaseRate     = 10_000
+	// MaxReleaseRate is the greatest rate.
+	MaxReleaseRate = 10_000
 
 	// releasePage is how many records a bulk release reads at a time.
 	releasePage = 256
