@@ -169,7 +169,7 @@ func (s *Service) await(ctx context.Context, f *flight, key kvlocation.ObjectKey
 	}
 	r := f.result
 	switch {
-	case f.err == nil && own:
+	case f.err == nil && own && (r.Created || !exclusive):
 		return r, nil
 	case f.err == nil && exclusive:
 		return createReply{}, alreadyExists(key, r.place())

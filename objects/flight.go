@@ -132,7 +132,6 @@ func (s *Service) bringUp(o *object, ord *order) (createReply, error) {
 	sec, err := s.secure(ctx, ord)
 	if err != nil {
 		if sec.lost {
-			s.stats.overtaken.Add(1)
 			return createReply{}, s.overtaken(o, ord, sec, err)
 		}
 		o.abort(err)
@@ -249,6 +248,7 @@ func asUnknown(key kvlocation.ObjectKey, err error) error {
 // overtaken ends a creation whose record is another's: that one runs the stored first message and answers it, so its
 // caller, if it is elsewhere, is told nothing here. What else was waiting was never stored anywhere.
 func (s *Service) overtaken(o *object, ord *order, sec secured, err error) error {
+	s.stats.overtaken.Add(1)
 	if sec.own && ord.doc.First != nil {
 		if first := o.takeHead(ord.mail); first != nil && first.from != nil {
 			first.release()
