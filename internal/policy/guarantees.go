@@ -16,9 +16,11 @@ const guaranteesFile = "docs/guarantees.md"
 var rules = strings.Fields(`
 	FO-2.1 FO-2.2 FO-2.3 FO-2.4 FO-2.5 FO-2.6
 	FO-3.1a FO-3.1b FO-3.1c FO-3.2a FO-3.2b FO-3.2c FO-3.2d
+	FO-4.1 FO-4.2a FO-4.2c FO-4.3 FO-4.4a FO-4.4b FO-4.4c FO-4.4d FO-4.4e FO-4.5
 	FO-7a FO-7b FO-7c FO-7d FO-7e
 	FO-8
-	FO-10.1 FO-10.2 FO-10.3 FO-10.4 FO-10.5
+	FO-10.1 FO-10.2 FO-10.3 FO-10.4 FO-10.5 FO-10.6 FO-10.7 FO-10.8 FO-10.9 FO-10.10 FO-10.11 FO-10.12
+	FE-11
 	CA-1 CA-2 CA-3 CA-4 CA-6 CA-7
 `)
 
