@@ -27,8 +27,7 @@ func (o *object) take(now instant) *envelope {
 	o.mu.Lock()
 	e := o.box.pop()
 	if e == nil {
-		o.idle.Store(int64(now))
-		o.busy = false
+		o.busy, o.idle = false, now
 	}
 	o.mu.Unlock()
 	return e
@@ -307,6 +306,13 @@ func (o *object) outlived(w *worker, p *period, now instant) error {
 		return errWithheld(o, "the node's lease lapsed while the turn ran, and the object could not be adopted: "+err.Error())
 	}
 	return nil
+}
+
+// idleSince returns when the object became idle; ok is false when it is not.
+func (o *object) idleSince() (since instant, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.idle, !o.busy && o.state == objectOpen
 }
 
 // stillIdle reports whether nothing came since the object was found idle.

@@ -17,12 +17,16 @@ type mailKind uint8
 
 const (
 	mailMessage   mailKind = iota
-	mailTimer              // a due timer; not counted in the mailbox's bounds, since timers have their own
+	mailTimer              // a due timer
 	mailFramework          // a turn of the framework: join, leave, close
 	mailActivate           // the object must be made ready
 	mailIdle               // the object had no turn for a while
 	mailClose              // the object's end was asked for
 )
+
+// counts reports whether mail of the kind counts in the mailbox's bounds: timers have bounds of their own, and of the
+// runtime's own mail there is one piece of each kind at most.
+func (k mailKind) counts() bool { return k == mailMessage || k == mailFramework }
 
 // frameworkReserve is how many turns of the framework may wait beyond the mailbox's bounds, so that an object with a
 // full mailbox can be closed.
@@ -254,7 +258,7 @@ func (m *mailbox) takeAll() *envelope {
 }
 
 func (m *mailbox) took(e *envelope, sign int32) {
-	if e.kind != mailTimer {
+	if e.kind.counts() {
 		m.count += sign
 		m.bytes += sign * int32(e.size)
 	}
@@ -263,9 +267,9 @@ func (m *mailbox) took(e *envelope, sign int32) {
 // room says why e does not fit, if so.
 func (m *mailbox) room(e *envelope, t *Type) why {
 	switch {
-	case e.kind == mailTimer:
+	case !e.kind.counts():
 		return whyNot
-	case e.kind != mailMessage:
+	case e.kind == mailFramework:
 		if int(m.count) >= t.Mailbox+frameworkReserve {
 			return whyFull
 		}

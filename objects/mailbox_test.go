@@ -15,7 +15,7 @@ func TestMailboxModel(t *testing.T) {
 		var model []*envelope
 		count := func() (n, bytes int) {
 			for _, e := range model {
-				if e.kind != mailTimer {
+				if e.kind == mailMessage || e.kind == mailFramework {
 					n, bytes = n+1, bytes+e.size
 				}
 			}
@@ -23,7 +23,7 @@ func TestMailboxModel(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
-				e := &envelope{kind: rapid.SampledFrom([]mailKind{mailMessage, mailTimer, mailFramework}).Draw(t, "kind")}
+				e := &envelope{kind: rapid.SampledFrom([]mailKind{mailMessage, mailTimer, mailFramework, mailClose}).Draw(t, "kind")}
 				if e.kind == mailMessage {
 					e.size = rapid.IntRange(0, 60).Draw(t, "size")
 				}

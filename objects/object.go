@@ -76,7 +76,8 @@ type object struct {
 	state objectState
 	// busy: the object stands in the run queue or a worker has it. Invariant: an open object with mail is busy.
 	busy  bool
-	cause error // why it is closed: what its accepted mail gets
+	cause error   // why it is closed: what its accepted mail gets
+	idle  instant // when it became idle; 0 before its first turn
 	box   mailbox
 
 	// closing is why its end was asked for; nil while it was not.
@@ -87,8 +88,8 @@ type object struct {
 	lease     uint64 // the lease generation under which it was adopted last
 	activated bool
 
-	queued *object      // the next one in the run queue
-	idle   atomic.Int64 // instant: when it became idle; 0 before its first turn
+	queued *object // the next one in the run queue
+
 	since  atomic.Int64 // instant: when the running turn began; 0 when none runs
 	timers *timers      // guarded by clock.mu
 }

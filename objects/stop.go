@@ -32,10 +32,10 @@ func (rt *runtime) stop(ctx context.Context) error {
 	rt.draining.Store(true)
 	rt.stopped.Store(true)
 	rt.clock.stop()
-	rt.period.Load().cancel(errStopped)
 	rt.each(func(o *object) {
 		rt.drop(o, outcome.New("turn", outcome.ShuttingDown, outcome.Accepted, o.target(), "its node stopped before the turn"))
 	})
+	rt.period.Load().cancel(errStopped) // after the drops, so that a turn that ends of it is not followed by another
 	select {
 	case <-rt.sched.stop():
 		return nil

@@ -288,20 +288,18 @@ func (c *clock) fire(t *timer) {
 		}
 		return
 	case timerIdle:
-		next := instant(t.o.idle.Load()).add(t.o.reg.IdleAfter)
-		if now := tick(); next > now {
-			c.mu.Lock()
-			if t.state == timerDue {
-				t.due = next
-				c.armLocked(t)
+		now := tick()
+		next := now.add(t.o.reg.IdleAfter)
+		if since, ok := t.o.idleSince(); ok {
+			if end := since.add(t.o.reg.IdleAfter); end > now {
+				next = end
+			} else {
+				t.o.offerOwn(mailIdle)
 			}
-			c.mu.Unlock()
-			return
 		}
-		t.o.offerOwn(mailIdle)
 		c.mu.Lock()
 		if t.state == timerDue {
-			t.due = tick().add(t.o.reg.IdleAfter)
+			t.due = next
 			c.armLocked(t)
 		}
 		c.mu.Unlock()

@@ -1,0 +1,385 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"natsfabric/fence"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// The lease lapses in the middle of a turn: the turn's context ends with ErrOwnershipLost, it has no token and may call
+// nobody, nothing new runs, and its result goes out only if the object is adopted by then.
+func TestLapseInATurn(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		regain   bool
+		adopt    error
+		wantOut  bool
+		dropped  bool
+		adoptedN int
+	}{
+		{name: "not regained"},
+		{name: "regained and adopted", regain: true, wantOut: true, adoptedN: 1},
+		{name: "regained, adoption fails", regain: true, adopt: errors.New("store down"), adoptedN: 1},
+		{name: "regained, lost", regain: true, adopt: errLost, dropped: true, adoptedN: 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, 10, Type{Name: "t"})
+			h.onAdopt = func(context.Context, *object) error { return c.adopt }
+			gate, ended := make(chan struct{}), make(chan struct{})
+			o := h.object(t, "o", handle(func(ctx context.Context, req *Request) (Reply, error) {
+				if string(req.Data()) == "behind" {
+					return Reply{}, nil
+				}
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), kvlocation.ErrOwnershipLost) {
+					t.Errorf("the context ended with %v", context.Cause(ctx))
+				}
+				token, err := fence.FromContext(ctx)
+				if outcome.KindOf(err) != outcome.Unavailable || token.IsZero() {
+					t.Errorf("token %v, %v", token, err)
+				}
+				_, err = h.request(context.WithoutCancel(ctx), req.Self().o, "from a lost turn")
+				wantOutcome(t, err, outcome.Unavailable, outcome.NotAccepted)
+				if err := req.Self().SetTimer("x", 0, nil); outcome.KindOf(err) != outcome.Unavailable {
+					t.Errorf("a timer while ownership is lost: %v", err)
+				}
+				close(ended)
+				<-gate
+				return Reply{Data: []byte("result")}, nil
+			}))
+			running, behind := make(chan error, 1), make(chan error, 1)
+			var got atomic.Value
+			go func() {
+				r, err := h.request(context.Background(), o, "runs")
+				got.Store(r)
+				running <- err
+			}()
+			waitRunning(t, o)
+			go func() { _, err := h.request(context.Background(), o, "behind"); behind <- err }()
+			waitMail(t, o, 1)
+			h.lapse()
+			within(t, ended, "the end of the context")
+			wantOutcome(t, h.send(o, "while lapsed"), outcome.Unavailable, outcome.NotAccepted)
+			if c.regain {
+				h.regain()
+			}
+			close(gate)
+			err := within(t, running, "the turn's end")
+			if c.wantOut != (err == nil) || c.wantOut != (got.Load() == "result") {
+				t.Errorf("got %v, %v", got.Load(), err)
+			}
+			if !c.wantOut {
+				wantOutcome(t, err, outcome.Unavailable, outcome.Accepted)
+				if n := h.counts().Withheld; n != 1 {
+					t.Errorf("%d results were withheld", n)
+				}
+			}
+			if !c.regain { // what waits goes on waiting, and runs once the object is adopted
+				select {
+				case err := <-behind:
+					t.Fatalf("what waits ended: %v", err)
+				default:
+				}
+				h.onAdopt = nil
+				h.regain()
+			}
+			err = within(t, behind, "what was behind")
+			if c.adopt == nil && err != nil || c.adopt != nil && outcome.KindOf(err) != outcome.Unavailable {
+				t.Errorf("what was behind: %v", err)
+			}
+			if gone := h.rt.find(kvlocation.KindActor, "o") == nil; gone != c.dropped {
+				t.Errorf("dropped: %v", gone)
+			}
+		})
+	}
+}
+
+// A lapse that nobody has told of yet is noticed by the turns themselves.
+func TestLapseNoticedByTurns(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 10, Type{Name: "t"})
+	o := h.object(t, "o", echo)
+	if _, err := h.request(context.Background(), o, ""); err != nil {
+		t.Fatal(err)
+	}
+	h.lapsed.Store(true)
+	eventually(t, func() error { // the lease's word is good for a moment
+		err := h.send(o, "")
+		if err == nil {
+			return errors.New("mail is still taken")
+		}
+		wantOutcome(t, err, outcome.Unavailable, outcome.NotAccepted)
+		return nil
+	})
+	eventually(t, func() error {
+		if n, _ := o.waiting(); n == 0 {
+			return errors.New("the mail of the lapse ran")
+		}
+		return nil
+	})
+	h.rt.lapse()
+	if c := h.counts(); c.Run == c.Accepted {
+		t.Errorf("everything ran: %+v", c)
+	}
+	h.regain()
+	eventually(t, func() error {
+		if c := h.counts(); c.Run != c.Accepted {
+			return fmt.Errorf("counted %+v", c)
+		}
+		return nil
+	})
+	if n := h.adoptions("o"); n != 1 {
+		t.Errorf("adopted %d times", n)
+	}
+}
+
+// Many lapses while everything is busy: nothing runs in between, nothing is lost, every object is adopted before its
+// next turn, and its activation runs again.
+func TestLapsesUnderLoad(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 4, Type{Name: "t"})
+	var objects []*object
+	var lastLease [32]atomic.Uint64
+	for i := range len(lastLease) {
+		var o *object
+		o = h.creating(t, fmt.Sprint(i))
+		o.open(&witness{handle: func() {
+			if o.lease != lastLease[i].Load() {
+				t.Errorf("a turn under lease %d, activated under %d", o.lease, lastLease[i].Load())
+			}
+		}, activate: func() { lastLease[i].Store(o.lease) }}, 1, 1, h.lease.Load(), nil)
+		objects = append(objects, o)
+	}
+	stop := make(chan struct{})
+	done := make(chan [2]int, 4)
+	for s := range cap(done) {
+		go func() {
+			var ok, other int
+			for i := s; ; i++ {
+				select {
+				case <-stop:
+					done <- [2]int{ok, other}
+					return
+				default:
+				}
+				_, err := h.request(context.Background(), objects[i%len(objects)], "")
+				switch {
+				case err == nil:
+					ok++
+				case errors.Is(err, outcome.Unavailable):
+					other++
+				default:
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	for n := range uint64(20) {
+		eventually(t, func() error {
+			if c := h.counts(); c.Run < 200*(n+1) {
+				return fmt.Errorf("%d turns", c.Run)
+			}
+			return nil
+		})
+		h.lapse()
+		h.regain()
+	}
+	close(stop)
+	for range cap(done) {
+		if d := within(t, done, "a caller"); d[0] == 0 {
+			t.Errorf("%d answers, %d refusals", d[0], d[1])
+		}
+	}
+	if c := h.counts(); c.Accepted != c.Run+c.Expired+c.Dropped {
+		t.Errorf("counted %+v", c)
+	}
+}
+
+// witness looks at its turns and activations.
+type witness struct {
+	handle, activate func()
+}
+
+func (w *witness) Handle(context.Context, *Request) (Reply, error) { w.handle(); return Reply{}, nil }
+func (w *witness) Activate(context.Context, *Self) error           { w.activate(); return nil }
+
+// While the activation fails no turn runs; what waits ends, and the next message tries again.
+func TestActivationFails(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 10, Type{Name: "t"})
+	a := &activated{}
+	a.fail.Store(true)
+	o := h.creating(t, "o")
+	first := newInbound("first")
+	o.open(a, 1, 1, h.lease.Load(), newRemote(first))
+	err := within(t, first.failed, "the first message's end")
+	wantOutcome(t, err, outcome.Unavailable, outcome.Accepted)
+	if !first.accepted.Load() {
+		t.Error("it was not accepted")
+	}
+	_, err = h.request(context.Background(), o, "again")
+	wantOutcome(t, err, outcome.Unavailable, outcome.Accepted)
+	a.fail.Store(false)
+	if _, err := h.request(context.Background(), o, "at last"); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(a.entries()); got != "[activate 1 1 at last]" {
+		t.Errorf("ran %s", got)
+	}
+	if c := h.counts(); c.Accepted != 3 || c.Run != 1 || c.Dropped != 2 {
+		t.Errorf("counted %+v", c)
+	}
+}
+
+// The framework's turns stand in the mailbox's order, also when it is full, and give back their own errors.
+func TestBetween(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 10, Type{Name: "t", Mailbox: 1})
+	gate := make(chan struct{})
+	j := &journal{}
+	o := h.object(t, "o", handle(func(ctx context.Context, req *Request) (Reply, error) {
+		<-gate
+		return j.Handle(ctx, req)
+	}))
+	for i := range 2 {
+		if err := h.send(o, fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			waitRunning(t, o)
+		}
+	}
+	if err := h.send(o, "full"); !errors.Is(err, outcome.CapacityExceeded) {
+		t.Fatal(err)
+	}
+	mine := errors.New("mine")
+	errs := make(chan error, 1)
+	go func() {
+		errs <- o.between(context.Background(), func(ctx context.Context) error {
+			if token, err := fence.FromContext(ctx); err != nil || token.IsZero() {
+				t.Errorf("token %v, %v", token, err)
+			}
+			if _, err := j.Handle(ctx, &Request{self: &o.me, data: []byte("between")}); err != nil {
+				t.Error(err)
+			}
+			return mine
+		})
+	}()
+	waitMail(t, o, 2)
+	close(gate)
+	if err := within(t, errs, "the framework's turn"); err != mine {
+		t.Errorf("got %v", err)
+	}
+	if got := fmt.Sprint(j.entries()); got != "[0 1 between]" {
+		t.Errorf("ran %s", got)
+	}
+	err := o.between(context.Background(), func(context.Context) error { panic("inside") })
+	wantOutcome(t, err, outcome.InternalFailure, outcome.Accepted)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	wantOutcome(t, o.between(ctx, func(context.Context) error { t.Error("it ran"); return nil }), outcome.DeadlineExceeded, outcome.NotAccepted)
+}
+
+// An object that closes itself ends after its turn; what comes meanwhile is refused, and when the close fails it goes
+// on and tries again.
+func TestCloseItself(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 10, Type{Name: "t"})
+	var fails atomic.Int32
+	fails.Store(1)
+	closing := make(chan struct{}, 10)
+	gate := make(chan struct{})
+	h.onClose = func(context.Context, *object, CloseReason) error {
+		closing <- struct{}{}
+		<-gate
+		if fails.Add(-1) >= 0 {
+			return errors.New("store down")
+		}
+		return nil
+	}
+	c := &closer{}
+	o := h.object(t, "o", c)
+	if _, err := h.request(context.Background(), o, "close"); err != nil {
+		t.Fatal(err)
+	}
+	within(t, closing, "the first close")
+	kept := make(chan error, 1)
+	go func() { _, err := h.request(context.Background(), o, "kept"); kept <- err }()
+	waitMail(t, o, 1)
+	gate <- struct{}{}
+	if err := within(t, kept, "the message while a close failed"); err != nil {
+		t.Error(err)
+	}
+	within(t, closing, "the second close")
+	refused := newInbound("refused")
+	o.offer(newRemote(refused))
+	gate <- struct{}{}
+	err := within(t, refused.failed, "the message during the close")
+	wantOutcome(t, err, outcome.Unavailable, outcome.NotAccepted)
+	if refused.accepted.Load() {
+		t.Error("it was accepted")
+	}
+	if why, ok := h.closedWhy("o"); !ok || why != CloseSelf || c.why.Load() != CloseSelf {
+		t.Errorf("closed by %q, the object heard %v", why, c.why.Load())
+	}
+}
+
+// closer closes itself when it is told, and hears why it is closed.
+type closer struct{ why atomic.Value }
+
+func (c *closer) Handle(_ context.Context, req *Request) (Reply, error) {
+	if string(req.Data()) == "close" {
+		req.Self().Close()
+		req.Self().Close()
+	}
+	return Reply{}, nil
+}
+
+func (c *closer) Closing(ctx context.Context, _ *Self, why CloseReason) error {
+	if _, err := fence.FromContext(ctx); err != nil {
+		return err
+	}
+	c.why.Store(why)
+	return nil
+}
+
+// An idle Instance Spot is closed; one that has turns is not.
+func TestIdleRemoval(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 10, Type{Name: "t", Class: kvlocation.ClassInstanceSpot, IdleAfter: 200 * time.Millisecond})
+	busy, idle := h.object(t, "busy", echo), h.object(t, "idle", echo)
+	if _, err := h.request(context.Background(), idle, ""); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	eventually(t, func() error {
+		if _, err := h.request(context.Background(), busy, ""); err != nil && time.Since(begun) < time.Second {
+			t.Fatal(err)
+		}
+		if why, ok := h.closedWhy("idle"); !ok || why != CloseIdle {
+			return fmt.Errorf("closed: %v, %q", ok, why)
+		}
+		return nil
+	})
+	if since := time.Since(begun); since < 100*time.Millisecond {
+		t.Errorf("closed after %v", since)
+	}
+	eventually(t, func() error {
+		if _, ok := h.closedWhy("busy"); !ok {
+			return errors.New("what has become idle is still open")
+		}
+		return nil
+	})
+	if n := h.rt.clock.count(); n != 0 {
+		t.Errorf("%d timers are left", n)
+	}
+}
