@@ -405,9 +405,9 @@ func TestSuspectIsGreetedAgain(t *testing.T) {
 	}
 }
 
-// TestNobodyProbesAnUnlistedRun: the link of a process run that the directory does not list is kept by nobody, and a
-// probe of it would be one more goroutine for each operation.
-func TestNobodyProbesAnUnlistedRun(t *testing.T) {
+// TestNobodyFollowsAnUnlistedRun: the link of a process run that the directory does not list is kept by nobody. A probe
+// of it would be one more goroutine for each operation, and what becomes of it concerns no channel.
+func TestNobodyFollowsAnUnlistedRun(t *testing.T) {
 	t.Parallel()
 	srv := fabrictest.StartServer(t)
 	r := frozenRouter(t, srv.URL(), nil)
@@ -417,8 +417,13 @@ func TestNobodyProbesAnUnlistedRun(t *testing.T) {
 	}
 	r.probe(l)
 	r.links.mu.Lock()
-	defer r.links.mu.Unlock()
 	if l.probing {
 		t.Error("it is probed")
+	}
+	r.links.mu.Unlock()
+	version := r.links.version.Load()
+	r.links.set(l, PeerGone)
+	if r.links.version.Load() != version {
+		t.Error("its end makes every channel look anew for its members")
 	}
 }

@@ -190,7 +190,10 @@ func (ls *links) setLocked(l *link, s PeerState) {
 		return
 	}
 	l.state.Store(uint32(s))
-	if !l.listed && !s.avoided() && ls.all[l.linkKey] == l { // not one that was made anew since
+	if ls.all[l.linkKey] != l { // one that was made anew since, or that is kept by nobody
+		return
+	}
+	if !l.listed && !s.avoided() {
 		delete(ls.all, l.linkKey)
 	}
 	if old.selectable() != s.selectable() || old.avoided() != s.avoided() {
