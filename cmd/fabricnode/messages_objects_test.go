@@ -23,6 +23,7 @@ type objectStage struct {
 	proxy *fabrictest.Proxy // between n1 and the server
 	alice objects.ActorRef  // at n1
 	old   objects.ActorRef  // an incarnation of alice that was destroyed
+	dora  objects.ActorRef  // at n1; her record cannot be closed
 	bob   objects.ActorRef  // at n2
 	dead  *fabrictest.Server
 }
@@ -60,6 +61,7 @@ func newObjectStage(t *testing.T, bin string) *objectStage {
 	s.old = create(reference.Ledger, "alice", objects.AtNode("n1"))
 	err = errors.Join(err, actors.Destroy(ctx, s.old))
 	s.alice = create(reference.Ledger, "alice", objects.AtNode("n1"))
+	s.dora = create(reference.Ledger, "dora", objects.AtNode("n1"))
 	s.bob = create(reference.Ledger, "bob", objects.AtNode("n2"))
 	create("single", "first")
 	_, spotErr := n1.Spots().Create(ctx, reference.Ledger, "lobby", nil, objects.AtNode("n1"))
@@ -120,12 +122,15 @@ func (s *objectStage) awaitGone(t *testing.T, bin string, srv *fabrictest.Server
 	})
 }
 
-// drop loses n1's writes to a record, those of one phase, for the rest of the test.
+// drop loses n1's writes to a record, those of one phase, for the rest of the test; with no phase, those that end it.
 func (s *objectStage) drop(key, phase string) {
 	s.proxy.Arm(fabrictest.Trigger{
 		Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_shop_LOCATION." + key, Times: -1, Action: fabrictest.Drop,
 		Match: func(m fabrictest.Message) bool {
-			return phase == "" && len(m.Payload) == 0 || phase != "" && bytes.Contains(m.Payload, []byte(`"phase":"`+phase+`"`))
+			if phase == "" {
+				return m.Headers().Get("KV-Operation") != ""
+			}
+			return bytes.Contains(m.Payload, []byte(`"phase":"`+phase+`"`))
 		},
 	})
 }
@@ -138,32 +143,31 @@ func (s *objectStage) mute(t *testing.T, subject string) string {
 }
 
 func (s *objectStage) messages(t *testing.T, small *fabrictest.Server) []message {
-	at := func(url string, args ...string) message {
-		return message{args: append(args, "--mesh", "shop", "--server", url), hide: [][2]string{{url, "nats://127.0.0.1:4222"}}}
+	there := func(url, title string, code int, says []string, args ...string) message {
+		return message{
+			title: title, code: code, says: says, args: append(args, "--mesh", "shop", "--server", url),
+			hide: [][2]string{
+				{url, "nats://127.0.0.1:4222"},
+				{fmt.Sprintf("generation %d", s.old.Generation), "generation 12"}, {fmt.Sprintf("generation %d", s.alice.Generation), "generation 15"},
+			},
+		}
 	}
 	here := func(title string, code int, says []string, args ...string) message {
-		m := at(s.srv.URL(), args...)
-		m.title, m.code, m.says = title, code, says
-		return m
-	}
-	there := func(url, title string, code int, says []string, args ...string) message {
-		m := at(url, args...)
-		m.title, m.code, m.says = title, code, says
-		return m
+		return there(s.srv.URL(), title, code, says, args...)
 	}
 	s.drop("actor.step1", "creating")
 	s.drop("actor.step2", "ready")
 	s.drop("spot.step3", "creating")
-	s.drop("actor.alice", "")
+	s.drop("actor.dora", "")
+	s.drop("actor.bob", "") // after its owner was proven gone
 	read := `{"op":"read"}`
-	large := here("Input above the limit", 6, []string{"CapacityExceeded (NotAccepted)", "4096"}, "create", "--actor", "alice", "--type", "ledger", "-")
-	large.args[len(large.args)-1], large.hide = small.URL(), [][2]string{{small.URL(), "nats://127.0.0.1:4222"}}
+	large := there(small.URL(), "Input above the limit", 6, []string{"CapacityExceeded (NotAccepted)", "4096"}, "create", "--actor", "alice", "--type", "ledger", "-")
 	large.stdin = strings.Repeat("x", 5000)
 	return []message{
 		here("An unknown type", 6, []string{"NotConfigured (NotAccepted)", `"prices"`}, "create", "--actor", "carol", "--type", "prices"),
 		here("An unknown type of an Instance Spot", 6, []string{"NotConfigured (NotAccepted)", `"prices"`}, "call", "--spot", "market", "--instance", "prices", read),
-		here("Another type than that of the existing object", 6, []string{"TypeMismatch (NotAccepted)", "ledger", "fails"}, "create", "--get", "--actor", "alice", "--type", "fails"),
-		here("A User Spot in place of an Instance Spot", 6, []string{"TypeMismatch (NotAccepted)", "user_spot"}, "call", "--spot", "lobby", "--instance", "ledger", read),
+		here("Another type than that of the existing object", 6, []string{"TypeMismatch (NotAccepted", "ledger", "fails"}, "create", "--get", "--actor", "alice", "--type", "fails"),
+		here("A User Spot in place of an Instance Spot", 6, []string{"TypeMismatch (NotAccepted", "user_spot"}, "call", "--spot", "lobby", "--instance", "ledger", read),
 		here("An object that exists already", 6, []string{"AlreadyExists (NotAccepted)"}, "create", "--actor", "alice", "--type", "ledger"),
 		here("An Actor that is not there", 5, []string{"NotFound (NotAccepted)", `"carol"`}, "call", "--actor", "carol", read),
 		here("An empty ID", 2, []string{"1 to 255 bytes"}, "call", "--actor", "", read),
@@ -188,17 +192,7 @@ func (s *objectStage) messages(t *testing.T, small *fabrictest.Server) []message
 		here("The store does not answer: the first write of a creation", 8, []string{"(Unknown"}, "create", "--timeout", "2s", "--at", "n1", "--actor", "step1", "--type", "ledger"),
 		here("The store does not answer: the second write of a creation", 8, []string{"(Unknown"}, "create", "--timeout", "2s", "--at", "n1", "--actor", "step2", "--type", "ledger"),
 		here("The store does not answer: an activation", 8, []string{"(Unknown"}, "call", "--timeout", "2s", "--spot", "step3", "--instance", "ledger", `{"op":"append"}`),
-		here("The store does not answer: destruction", 8, []string{"(Unknown"}, "destroy", "--timeout", "2s", s.alice.String()),
-		s.releaseHangs(),
-	}
-}
-
-// releaseHangs loses the write that releases bob, after its owner was proven gone.
-func (s *objectStage) releaseHangs() message {
-	s.drop("actor.bob", "")
-	return message{
-		title: "The store does not answer: a release", code: 8, says: []string{"(Unknown)", "goes on", "the same command"},
-		args: []string{"release", "--timeout", "12s", s.bob.String(), "--mesh", "shop", "--server", s.srv.URL()},
-		hide: [][2]string{{s.srv.URL(), "nats://127.0.0.1:4222"}},
+		here("The store does not answer: destruction", 8, []string{"(Unknown"}, "destroy", "--timeout", "2s", s.dora.String()),
+		here("The store does not answer: a release", 8, []string{"(Unknown)", "goes on", "the same command"}, "release", "--timeout", "12s", s.bob.String()),
 	}
 }

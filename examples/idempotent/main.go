@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -33,7 +34,7 @@ func main() {
 	}
 }
 
-// run tells the story on a mesh of one node with a server of its own.
+// run tells the story on a mesh of one node, with a server of its own and a client.
 func run(ctx context.Context, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "idempotent-")
 	if err != nil {
@@ -50,7 +51,7 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer b.close(context.WithoutCancel(ctx))
-	actors := b.node.Actors()
+	actors := b.client.Actors()
 	if _, err := actors.Create(ctx, accountType, "alice", nil); err != nil {
 		return err
 	}
@@ -80,45 +81,58 @@ func run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// bank is a mesh of one node that hosts accounts.
+// bank is a mesh of one node that hosts accounts, and a client that calls them. The client stands for another program:
+// within one process a caller knows more, since no message of its can be lost.
 type bank struct {
 	nc      *nats.Conn
 	node    *fabric.Node
+	client  *fabric.Client
 	answers *answers
 }
 
-// open makes the mesh's streams and the accounts' bucket, and starts the node.
+// open makes the mesh's streams and the accounts' bucket, and starts node and client.
 func open(ctx context.Context, url string) (b *bank, err error) {
 	connect := fabric.Connect{URL: url}
 	b = &bank{answers: &answers{}}
 	if b.nc, err = fabric.Dial(ctx, "idempotent", connect); err != nil {
-		return nil, err
+		return b, err
 	}
 	defer func() {
 		if err != nil {
-			b.nc.Close()
+			b.close(context.WithoutCancel(ctx))
 		}
 	}()
 	if _, err = kvlocation.Init(ctx, b.nc, kvlocation.Setup{Mesh: "bank", Replicas: 1}); err != nil {
-		return nil, err
+		return b, err
 	}
 	js, err := jetstream.New(b.nc)
 	if err != nil {
-		return nil, err
+		return b, err
 	}
 	kv, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucket})
 	if err != nil {
-		return nil, err
+		return b, err
 	}
 	b.node, err = fabric.Start(ctx, fabric.Config{
 		Mesh: "bank", RID: "n1", Connect: connect, Types: []objects.Type{accounts(kv, b.answers)},
 	})
+	if err != nil {
+		return b, err
+	}
+	b.client, err = fabric.ConnectClient(ctx, fabric.ClientConfig{Mesh: "bank", Connect: connect})
 	return b, err
 }
 
 func (b *bank) close(ctx context.Context) {
-	if err := b.node.Shutdown(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	var err error
+	if b.client != nil {
+		err = b.client.Close(ctx)
+	}
+	if b.node != nil {
+		err = errors.Join(err, b.node.Shutdown(ctx))
 	}
 	b.nc.Close()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
 }

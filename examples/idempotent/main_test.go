@@ -42,7 +42,7 @@ func TestEachDepositOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.close(context.WithoutCancel(ctx))
-	actors := b.node.Actors()
+	actors := b.client.Actors()
 	ref, err := actors.Create(ctx, accountType, "alice", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -103,11 +103,11 @@ func TestRefusedIsNotRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.close(context.WithoutCancel(ctx))
-	teller := &teller{actors: b.node.Actors(), timeout: 10 * time.Second, tell: t.Logf}
+	teller := &teller{actors: b.client.Actors(), timeout: 10 * time.Second, tell: t.Logf}
 	if _, err := teller.deposit(ctx, "nobody", "k", 1); !errors.Is(err, outcome.NotFound) {
 		t.Errorf("got %v, want NotFound", err)
 	}
-	if _, err := b.node.Actors().Create(ctx, accountType, "alice", nil); err != nil {
+	if _, err := b.client.Actors().Create(ctx, accountType, "alice", nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := teller.deposit(ctx, "alice", "", 1); !errors.Is(err, outcome.InvalidOperation) || !errors.Is(err, outcome.Accepted) {

@@ -87,7 +87,7 @@ func printExplanation(w io.Writer, n named, e objects.Explanation) {
 			fmt.Fprintf(t, "\tits owner's lease admits nothing new now\n")
 		}
 	}
-	if len(e.Placement) > 0 {
+	if e.Location == nil && len(e.Placement) > 0 {
 		fmt.Fprintf(t, "  NODE\tWEIGHT\tSCORE\tELIGIBLE\n")
 		for _, p := range e.Placement {
 			eligible := "yes"

@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// countTimeout bounds one request to a client's Spot.
-	countTimeout = 2 * time.Second
-	// maxCounts bounds the requests to Spots that are under way: those at a frozen node stay until their deadline.
-	maxCounts = 1024
+	// countTimeout bounds one request to a client's Spot. It is longer than a node is frozen, so that what waits there
+	// is answered after all.
+	countTimeout = FreezeTime + 2*time.Second
+	// maxCounts bounds the requests to Spots that are under way: those at a frozen node wait for it.
+	maxCounts = 4096
 	// maxAsks bounds the requests for totals that are under way at the end.
 	maxAsks = 32
 )
@@ -44,7 +45,7 @@ type counts struct {
 	slots   chan struct{}
 	running sync.WaitGroup
 
-	sent, replied, failed atomic.Int64
+	replied, failed atomic.Int64
 
 	mu sync.Mutex
 	at map[string]string // a client that a node has counted for, by RID
@@ -69,7 +70,6 @@ func (c *counts) begin(ctx context.Context, i int, v Verdict) {
 	}
 	o := &c.out[i]
 	o.sent, o.client, o.status, o.bytes = true, v.Client, v.Status, v.Bytes
-	c.sent.Add(1)
 	c.slots <- struct{}{}
 	c.running.Go(func() {
 		defer func() { <-c.slots }()
@@ -104,8 +104,7 @@ func (c *counts) clientAt(rid string) string {
 
 // progress is the counts' part of the progress line.
 func (c *counts) progress() string {
-	replied, failed := c.replied.Load(), c.failed.Load()
-	return fmt.Sprintf("%d counted, %d not, %d open", replied, failed, c.sent.Load()-replied-failed)
+	return fmt.Sprintf("counted %d, %d not", c.replied.Load(), c.failed.Load())
 }
 
 func (c *counts) request(ctx context.Context, client string, payload []byte, opts ...objects.CallOption) (countReply, error) {

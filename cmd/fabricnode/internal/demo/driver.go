@@ -37,8 +37,8 @@ type driver struct {
 	out    []outcomeOf // by line number less one; each entry belongs to the worker that has its line
 	counts *counts
 
-	sent, replied, failed atomic.Int64
-	fate                  map[string]string // of each node; written by the fault goroutine, read after it
+	sent, failed atomic.Int64
+	fate         map[string]string // of each node; written by the fault goroutine, read after it
 }
 
 func newDriver(s *stage) *driver {
@@ -131,11 +131,11 @@ func (d *driver) pace(ctx context.Context, work chan<- int, half, back chan stru
 
 // send sends one line and keeps how it ended.
 func (d *driver) send(ctx context.Context, i int) {
-	ctx, cancel := context.WithTimeout(ctx, lineTimeout)
+	request, cancel := context.WithTimeout(ctx, lineTimeout)
 	defer cancel()
 	var trace channels.Trace
 	d.sent.Add(1)
-	reply, err := d.s.client.Channel(Channel).Request(ctx, encodeLine(i+1, d.lines[i]), channels.WithTrace(&trace))
+	reply, err := d.s.client.Channel(Channel).Request(request, encodeLine(i+1, d.lines[i]), channels.WithTrace(&trace))
 	o := &d.out[i]
 	o.err, o.reselected, o.refused = err, trace.Reselected, len(trace.Refused)
 	if err == nil {
@@ -143,7 +143,6 @@ func (d *driver) send(ctx context.Context, i int) {
 	}
 	o.ended++
 	if o.err == nil {
-		d.replied.Add(1)
 		d.counts.begin(ctx, i, o.verdict)
 	} else {
 		d.failed.Add(1)
@@ -209,8 +208,7 @@ func (d *driver) progress(ctx context.Context) {
 		for _, rid := range nodes {
 			states = append(states, rid+" "+d.s.proc(rid).status())
 		}
-		sent, replied, failed := d.sent.Load(), d.replied.Load(), d.failed.Load()
-		d.s.o.Progress(fmt.Sprintf("%d/%d lines, %d not replied, %d open; %s | %s",
-			sent, len(d.lines), failed, sent-replied-failed, d.counts.progress(), strings.Join(states, ", ")))
+		d.s.o.Progress(fmt.Sprintf("%d/%d, %d failed | %s | %s",
+			d.sent.Load(), len(d.lines), d.failed.Load(), d.counts.progress(), strings.Join(states, " ")))
 	}
 }
