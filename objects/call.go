@@ -288,8 +288,11 @@ func (s *Service) activate(ctx context.Context, c *Call, token string, class Cla
 	header = withIntent(header, intent, class, typ)
 	for i := range cs {
 		reply, again, err := s.activateAt(ctx, c, token, class, typ, intent, header, &cs[i])
-		if !again || i == len(cs)-1 || ctx.Err() != nil {
+		if !again {
 			return reply, err
+		}
+		if i == len(cs)-1 || ctx.Err() != nil {
+			return Reply{}, nobodyTook(c.Op, key, class, typ, cs[:i+1], err)
 		}
 	}
 	panic("objects: choose returned no node and no error")

@@ -77,8 +77,11 @@ func (s *Service) create(ctx context.Context, op string, class Class, typ, id st
 			s.learn(key, token, class, typ, got.place())
 			return created{generation: got.Generation, created: got.Created}, nil
 		}
-		if !again || i == len(cs)-1 || ctx.Err() != nil {
+		if !again {
 			return created{}, renamed(plain(err), op, key)
+		}
+		if i == len(cs)-1 || ctx.Err() != nil {
+			return created{}, nobodyTook(op, key, class, typ, cs[:i+1], err)
 		}
 	}
 	panic("objects: choose returned no node and no error")
@@ -134,7 +137,11 @@ func (s *Service) newHere(ctx context.Context, key kvlocation.ObjectKey, class C
 		f := s.flights.get(key)
 		if f == nil {
 			if o := s.rt.find(key.Kind, key.ID); o != nil && !o.isCreating() {
-				return s.existing(ctx, o, reg, exclusive)
+				r, err := s.existing(ctx, o, reg, exclusive)
+				if errors.Is(err, errLost) {
+					continue
+				}
+				return r, err
 			}
 			var own bool
 			d, _ := ctx.Deadline()
@@ -198,20 +205,23 @@ func alreadyExists(key kvlocation.ObjectKey, at place) error {
 	}
 }
 
-// existing is the answer of a creation that finds the object open here.
+// existing is the answer of a creation that finds the object open here. errLost: it was this node's before a lapse of the
+// lease, and is not any more; it is dropped, and another one may be made.
 func (s *Service) existing(ctx context.Context, o *object, reg *regType, exclusive bool) (createReply, error) {
 	key := o.key()
+	if s.cfg.Lease.Generation() != s.firstLease {
+		// There was a lapse: only the record says whether the object is still this node's.
+		if _, err := s.ownEntry(ctx, o); err != nil {
+			if errors.Is(err, errLost) {
+				s.rt.drop(o, lostError("turn", o))
+			}
+			return createReply{}, err
+		}
+	}
 	if o.reg != reg {
 		return createReply{}, &refusal{err: mismatch("", key, o.reg.Class, o.reg.Name, reg.Class, reg.Name), final: true}
 	}
 	at := s.placeHere(o)
-	if s.cfg.Lease.Generation() != s.firstLease {
-		// There was a lapse: only the record says whether the object is still this node's.
-		e, err := s.store.Lookup(ctx, key)
-		if err != nil || !placeOf(e).is(s.cfg.RID, s.cfg.Lifecycle) || e.Generation() != at.generation {
-			return createReply{}, outcome.Wrap("", outcome.Unavailable, outcome.NotAccepted, key.String(), "node "+s.cfg.RID+" had it before its lease lapsed, and has not adopted it", err)
-		}
-	}
 	if exclusive {
 		return createReply{}, alreadyExists(key, at)
 	}

@@ -71,7 +71,10 @@ func (s *Service) exact(ctx context.Context, op string, key kvlocation.ObjectKey
 		return nil, r, nil
 	}
 	e, err := s.lookUp(ctx, op, key)
-	if err != nil {
+	switch {
+	case errors.Is(err, outcome.NotFound):
+		return nil, nil, otherGeneration(op, key, 0, generation)
+	case err != nil:
 		return nil, nil, err
 	}
 	if e.Generation() != generation {

@@ -120,6 +120,19 @@ func (s *Service) choose(op string, class Class, typ string, key kvlocation.Obje
 	return refuse(outcome.Unavailable, "no node that registers the %s type %q can take it: %s", class, typ, reasons(cs))
 }
 
+// nobodyTook is the end of an operation that every node it asked has refused, the last one with err.
+func nobodyTook(op string, key kvlocation.ObjectKey, class Class, typ string, asked []Candidate, err error) error {
+	names := make([]string, 0, len(asked))
+	for _, c := range asked {
+		names = append(names, c.RID)
+	}
+	e := plainCreate(plain(err))
+	return &outcome.Error{
+		Op: op, Kind: e.Kind, Acceptance: e.Acceptance, Target: key.String(), Remote: e.Remote, Cause: e.Cause,
+		Detail: fmt.Sprintf("no node with the %s type %q took it (asked: %s): %s", class, typ, strings.Join(names, ", "), e.Detail),
+	}
+}
+
 // reasons says why each node is not eligible, in one line.
 func reasons(cs []Candidate) string {
 	var b strings.Builder

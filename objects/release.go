@@ -56,8 +56,8 @@ func (s *Service) releaseOne(ctx context.Context, kind kvlocation.ObjectKind, id
 	if err != nil {
 		return err
 	}
-	if len(r.Objects) == 1 && r.Objects[0].Outcome == outcomeFailed {
-		return outcome.New("release", outcome.Unavailable, outcome.Unknown, kvlocation.ObjectKey{Kind: kind, ID: id}.String(), r.Objects[0].Why)
+	if !r.Done {
+		return outcome.FromContext(ctx, "release", outcome.NotAccepted, kvlocation.ObjectKey{Kind: kind, ID: id}.String(), "its owner is not proven gone yet; the proof goes on, and the next release finds it")
 	}
 	return nil
 }
@@ -205,8 +205,8 @@ func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress
 			}
 			r, err := s.releaseEntry(ctx, req, e, *gone)
 			report.note(r)
-			if err != nil && ctx.Err() != nil {
-				return report, nil
+			if err != nil {
+				return report, err
 			}
 		}
 		report.Cursor = next
@@ -229,7 +229,8 @@ func ended(ctx context.Context, err error) error {
 // on in the background, and a later call finds it.
 func (s *Service) prove(ctx context.Context, rid string, lifecycle uint64, report *ReleaseReport, progress func(ReleaseReport)) (*kvlocation.GoneProof, error) {
 	if rid == s.cfg.RID && lifecycle == s.cfg.Lifecycle {
-		return nil, outcome.Wrap("release", outcome.InvalidOperation, outcome.NotAccepted, "node "+rid, "it is the node that was asked", kvlocation.ErrNodeAlive)
+		return nil, outcome.Wrap("release", outcome.InvalidOperation, outcome.NotAccepted, fmt.Sprintf("node %q", rid),
+			fmt.Sprintf("node %q lifecycle %d is the one that answers", rid, lifecycle), kvlocation.ErrNodeAlive)
 	}
 	p, err := s.beginProof(ctx, rid, lifecycle, report)
 	if err != nil {
@@ -337,6 +338,8 @@ func (s *Service) name() string {
 // releaseEntry releases one record, and writes down what came of it.
 func (s *Service) releaseEntry(ctx context.Context, req ReleaseRequest, e kvlocation.Entry, gone kvlocation.GoneProof) (ReleasedObject, error) {
 	r := described(e)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout) // what is begun is brought to its end
+	defer cancel()
 	err := s.releaseRecord(ctx, e, gone)
 	switch {
 	case err == nil:
@@ -349,11 +352,9 @@ func (s *Service) releaseEntry(ctx context.Context, req ReleaseRequest, e kvloca
 			err = nil
 		}
 	default:
-		r.Outcome, r.Why = outcomeFailed, err.Error()
+		r.Outcome, r.Why = outcomeFailed, err.Error() // the store's doing: the next call of the release tries it again
 	}
-	actx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-	defer cancel()
-	aerr := s.store.Audit(actx, kvlocation.AuditEntry{
+	aerr := s.store.Audit(ctx, kvlocation.AuditEntry{
 		By: req.By, Action: "release", Kind: r.Kind, ID: r.ID, Class: r.Class, Type: r.Type, Owner: e.Record.Owner,
 		Generation: r.Generation, OwnerGeneration: e.Record.OwnerGeneration, Reason: req.Reason, Outcome: r.Outcome,
 	}, s.cfg.AuditRetention)
