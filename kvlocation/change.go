@@ -118,14 +118,26 @@ func (e Entry) action(v Verb, by Owner) Action {
 // state is harmless when it becomes a write, whose expectation then fails; a refusal is confirmed before it is
 // returned.
 func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) {
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
 	var (
 		key       = at.Key
 		confirmed bool
 		err       error
+		begin     = monotime.Now()
+		cancel    context.CancelFunc
 	)
+	// Most operations are one write, which is bounded by itself. Whatever takes more steps has one bound for all.
+	bound := func() {
+		if cancel == nil {
+			ctx, cancel = s.boundFrom(ctx, begin)
+		}
+	}
+	defer func() {
+		if cancel != nil {
+			cancel()
+		}
+	}()
 	if !at.read {
+		bound()
 		at, err = s.Peek(ctx, key)
 	}
 	for {
@@ -138,6 +150,7 @@ func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) 
 			if confirmed {
 				return Change{}, illegalError(key, illegal)
 			}
+			bound()
 			at, err = s.Read(ctx, key)
 			confirmed = true
 			continue
@@ -151,6 +164,7 @@ func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) 
 		if !errors.As(writeErr, &lost) {
 			return ch, writeErr
 		}
+		bound()
 		at, err = s.readSince(ctx, key, max(lost.current, lost.expected))
 		confirmed = false
 	}
@@ -169,10 +183,15 @@ func (s *Store) readSince(ctx context.Context, key ObjectKey, revision uint64) (
 
 // bound gives an operation the default time when its context has none.
 func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return s.boundFrom(ctx, monotime.Now())
+}
+
+// boundFrom does so for an operation that began earlier.
+func (s *Store) boundFrom(ctx context.Context, begin monotime.Time) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, s.timeout)
+	return context.WithTimeout(ctx, s.timeout-monotime.Since(begin))
 }
 
 // illegalError turns a refusal of Transition into what the caller sees.

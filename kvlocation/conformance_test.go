@@ -363,7 +363,7 @@ func storeCutOff(t *testing.T, b *bed) {
 	p.proxy.Apply(fabrictest.Cut, fabrictest.RefuseReconnect)
 	fabrictest.Eventually(t, 10*time.Second, "the client notices", func() bool { return !p.nc.IsConnected() })
 	at := Entry{Key: key, Record: Record{Phase: PhaseMissing}, read: true}
-	_, err := p.change(briefly(t), at, Action{Verb: VerbCreate, Type: "room", Owner: n1})
+	_, err := p.change(briefly(t), at, Action{Verb: VerbCreate, Class: ClassActor, Type: "room", Owner: n1})
 	wantError(t, err, outcome.Unavailable, outcome.NotAccepted)
 	_, err = p.Lookup(briefly(t), key)
 	wantError(t, err, outcome.Unavailable, outcome.NotAccepted)
@@ -382,7 +382,16 @@ func closedUntilReread(t *testing.T, b *bed, prepare func(party, ObjectKey) (fun
 	open, phase := prepare(p, key)
 	p.loseAnswer(t, key)
 	reads := p.proxy.Arm(fabrictest.Trigger{Subject: p.location.direct, Times: -1, Action: fabrictest.Drop})
-	_, err := open(briefly(t))
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	go func() {
+		defer cancel()
+		select {
+		case <-reads.Reached(): // the record is read again
+		case <-ctx.Done():
+		}
+	}()
+	_, err := open(ctx)
 	pending := wantPending(t, err)
 	if reads.Count() == 0 {
 		t.Fatal("the record was not read again")

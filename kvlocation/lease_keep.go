@@ -131,18 +131,22 @@ func (l *Lease) send(v leaseValue, expect uint64) {
 // would make the lease permanent.
 func (s *Store) leaseWrite(rid string, v leaseValue, opID string, expect uint64, ttl time.Duration) write {
 	return write{
-		bucket: s.nodes, key: leaseKey(rid), expect: expect, value: v.encode(), opID: opID, ttl: ttl,
-		applied: func(m *storedMsg) verdict {
-			// A write that was applied and then erased by an expiry is as good as lost: there is no lease.
-			if m != nil && !m.deleted() {
-				var got leaseValue
-				if json.Unmarshal(m.value, &got) == nil && slices.Contains(got.Ops, opID) {
-					return wasApplied
-				}
-			}
-			return wasLost
-		},
+		bucket: s.nodes, key: leaseKey(rid), expect: expect, value: v.encode(), opID: opID, ttl: ttl, applied: leaseJudge(opID),
 	}
+}
+
+// leaseJudge is the operation ID of a write of a lease key.
+type leaseJudge string
+
+func (opID leaseJudge) judge(m *storedMsg) verdict {
+	// A write that was applied and then erased by an expiry is as good as lost: there is no lease.
+	if m != nil && !m.deleted() {
+		var got leaseValue
+		if json.Unmarshal(m.value, &got) == nil && slices.Contains(got.Ops, string(opID)) {
+			return wasApplied
+		}
+	}
+	return wasLost
 }
 
 // settle sends the pending write, the same one again if its result is unknown, until that is known. When it returns

@@ -12,13 +12,21 @@ import (
 // maxParts bounds the messages of one answer to a read of several keys; the server itself stops at 1,024.
 const maxParts = 1100
 
+// maxInbox bounds the answers that nobody waits for any more. The next call that waits takes them out; what finds no
+// room is dropped.
+const maxInbox = 8192
+
 // mux receives the answers to everything that one store sends: one subscription, one token per write or read
 // attempt. It exists because nats.go's own request calls return one error for "not sent" and "sent, no answer", and
 // let an ordinary disconnect pass unnoticed until the timeout.
+//
+// No goroutine stands between the connection and the callers: whoever waits takes answers out of the inbox, and hands
+// on what belongs to others. A lone caller gets its answer one goroutine switch earlier than with a callback.
 type mux struct {
 	nc     *nats.Conn
 	sub    *nats.Subscription
-	prefix string // inbox and a final dot; the token follows
+	inbox  chan *nats.Msg
+	prefix string // of the reply subjects, with a final dot; the token follows
 	status chan nats.Status
 	done   chan struct{} // closed when the status watcher has ended
 
@@ -30,6 +38,7 @@ type mux struct {
 // call is one waiter, and the buffers of what it sends. Calls are pooled: everything in one belongs to the goroutine
 // that took it, except parts and answers, which the mux fills under its mutex while the call is registered.
 type call struct {
+	mux     *mux
 	token   uint64
 	answers chan *nats.Msg // nil: the connection was lost
 	several bool           // the answer has parts and ends with a status message
@@ -49,8 +58,10 @@ var callPool = sync.Pool{New: func() any {
 }}
 
 func newMux(nc *nats.Conn) (*mux, error) {
-	m := &mux{nc: nc, prefix: nc.NewInbox() + ".", calls: make(map[uint64]*call), done: make(chan struct{})}
-	sub, err := nc.Subscribe(m.prefix+"*", m.deliver)
+	m := &mux{
+		nc: nc, inbox: make(chan *nats.Msg, maxInbox), prefix: nc.NewInbox() + ".", calls: make(map[uint64]*call), done: make(chan struct{}),
+	}
+	sub, err := nc.ChanSubscribe(m.prefix+"*", m.inbox)
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +98,7 @@ func (m *mux) close() {
 	<-m.done
 }
 
+// deliver hands an answer to the call that it belongs to.
 func (m *mux) deliver(msg *nats.Msg) {
 	if len(msg.Subject) <= len(m.prefix) {
 		return
@@ -127,7 +139,7 @@ func statusOf(msg *nats.Msg) string {
 // take registers a call with a fresh token. The caller gives it back with put.
 func (m *mux) take(several bool) *call {
 	c := callPool.Get().(*call)
-	c.several = several
+	c.mux, c.several = m, several
 	m.mu.Lock()
 	m.register(c)
 	m.mu.Unlock()
@@ -170,7 +182,7 @@ func (m *mux) put(c *call) {
 		<-c.answers
 	}
 	c.timer.Stop()
-	c.parts = nil
+	c.mux, c.parts = nil, nil
 	clear(c.header)
 	c.used = 0
 	c.msg = nats.Msg{}
@@ -196,20 +208,33 @@ const (
 	contextOver         // the caller's context ended
 )
 
-// wait waits for the answer for at most d.
+// maxExtensions is how often a wait for an answer in parts is extended because parts came.
+const maxExtensions = 8
+
+// wait waits for the answer for at most d, or for that long again while the parts of one come.
 func (c *call) wait(ctx context.Context, d time.Duration) (*nats.Msg, waitEnd) {
 	c.timer.Reset(d)
 	defer c.timer.Stop()
-	select {
-	case m := <-c.answers:
-		if m == nil {
-			return nil, connLost
+	seen, extensions := 0, 0
+	for {
+		select {
+		case m := <-c.answers:
+			if m == nil {
+				return nil, connLost
+			}
+			return m, answered
+		case m := <-c.mux.inbox:
+			c.mux.deliver(m)
+		case <-c.timer.C:
+			n := len(c.mux.parts(c))
+			if n == seen || extensions == maxExtensions {
+				return nil, attemptOver
+			}
+			seen, extensions = n, extensions+1
+			c.timer.Reset(d)
+		case <-ctx.Done():
+			return nil, contextOver
 		}
-		return m, answered
-	case <-c.timer.C:
-		return nil, attemptOver
-	case <-ctx.Done():
-		return nil, contextOver
 	}
 }
 

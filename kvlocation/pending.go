@@ -32,7 +32,7 @@ func (p *Pending) Key() ObjectKey { return p.key }
 
 // prepare makes the write of next over at.
 func (s *Store) prepare(at Entry, next Record, a Action) (*Pending, error) {
-	key, err := at.Key.key()
+	subject, err := at.Key.appendTo(s.location.publish)
 	if err != nil {
 		return nil, refused("write", at.Key.String(), err)
 	}
@@ -41,25 +41,28 @@ func (s *Store) prepare(at Entry, next Record, a Action) (*Pending, error) {
 		return nil, tooLarge
 	}
 	p := &Pending{verb: a.Verb, key: at.Key, at: at, next: next}
-	p.sd.write = write{bucket: s.location, key: key, expect: at.Revision, value: value, opID: a.OpID}
+	p.sd.write = write{
+		bucket: s.location, key: subject[len(s.location.publish):], subject: subject, expect: at.Revision, value: value, opID: a.OpID, applied: p,
+	}
 	if next.Phase == PhaseMissing {
 		p.sd.marker, p.sd.ttl = true, markerTTL
 	}
-	base := next.Write - 1
-	p.sd.applied = func(m *storedMsg) verdict {
-		e, err := entryOf(at.Key, m)
-		if err != nil {
-			return cannotTell
-		}
-		v := e.Record.judge(a.OpID, base)
-		if v == cannotTell && a.Verb == VerbCreate && e.Phase() != PhaseMissing && e.Generation() <= p.sd.mark {
-			// The list does not reach back to nothing, but this incarnation has held the key since before the first
-			// sending: a create of a later one was never possible.
-			return wasLost
-		}
-		return v
-	}
 	return p, nil
+}
+
+// judge tells what became of the write from the record that the key holds.
+func (p *Pending) judge(m *storedMsg) verdict {
+	e, err := entryOf(p.key, m)
+	if err != nil {
+		return cannotTell
+	}
+	v := e.Record.judge(p.sd.opID, p.next.Write-1)
+	if v == cannotTell && p.verb == VerbCreate && e.Phase() != PhaseMissing && e.Generation() <= p.sd.mark {
+		// The list does not reach back to nothing, but this incarnation has held the key since before the first
+		// sending: a create of a later one was never possible.
+		return wasLost
+	}
+	return v
 }
 
 // Resolve sends the same write again until it is known what became of it, or ctx ends (FO-7a). A nil error means

@@ -3,7 +3,6 @@ package kvlocation
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
 
@@ -66,7 +65,10 @@ func (c Class) Key() ObjectKind {
 func (k ObjectKey) String() string { return fmt.Sprintf("%s %q", k.Kind, k.ID) }
 
 // key returns the key in the bucket LOCATION.
-func (k ObjectKey) key() (string, error) {
+func (k ObjectKey) key() (string, error) { return k.appendTo("") }
+
+// appendTo returns prefix with the key behind it.
+func (k ObjectKey) appendTo(prefix string) (string, error) {
 	if k.Kind != KindActor && k.Kind != KindSpot {
 		return "", fmt.Errorf("object kind %q is not allowed: it must be %s or %s", k.Kind, KindActor, KindSpot)
 	}
@@ -74,7 +76,7 @@ func (k ObjectKey) key() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return string(k.Kind) + "." + token, nil
+	return prefix + string(k.Kind) + "." + token, nil
 }
 
 // Phase is the state of an object record. The moves between phases are made by Transition alone.
@@ -110,20 +112,6 @@ func (o Owner) String() string {
 	return fmt.Sprintf("node %s (lifecycle %d, lease %d)", o.RID, o.Lifecycle, o.Lease)
 }
 
-type ownerFields Owner
-
-var knownOwnerFields = fieldNames(reflect.TypeFor[ownerFields]())
-
-// MarshalJSON keeps unknown fields.
-func (o Owner) MarshalJSON() ([]byte, error) { return encodeKeeping(ownerFields(o), o.Unknown) }
-
-// UnmarshalJSON keeps unknown fields.
-func (o *Owner) UnmarshalJSON(data []byte) (err error) {
-	*o = Owner{}
-	o.Unknown, err = decodeKeeping(data, (*ownerFields)(o), knownOwnerFields)
-	return err
-}
-
 // Record is the value of an object's key, a delete marker's included.
 type Record struct {
 	V     int   `json:"v"`
@@ -156,23 +144,9 @@ type Record struct {
 	Unknown map[string]json.RawMessage `json:"-"`
 }
 
-type recordFields Record
-
-var knownRecordFields = fieldNames(reflect.TypeFor[recordFields]())
-
-// MarshalJSON keeps unknown fields.
-func (r Record) MarshalJSON() ([]byte, error) { return encodeKeeping(recordFields(r), r.Unknown) }
-
-// UnmarshalJSON keeps unknown fields.
-func (r *Record) UnmarshalJSON(data []byte) (err error) {
-	*r = Record{}
-	r.Unknown, err = decodeKeeping(data, (*recordFields)(r), knownRecordFields)
-	return err
-}
-
 // encode returns the record's value, or a CapacityExceeded or InvalidOperation error.
 func (r *Record) encode() ([]byte, *outcome.Error) {
-	b, err := r.MarshalJSON()
+	b, err := r.appendJSON(nil)
 	if err != nil {
 		return nil, refused("write", "", err)
 	}
@@ -247,16 +221,21 @@ func entryOf(key ObjectKey, m *storedMsg) (Entry, error) {
 		return Entry{}, outcome.New("read", outcome.ProtocolError, outcome.NotAccepted, key.String(),
 			fmt.Sprintf("the record at revision %d ", m.revision)+fmt.Sprintf(format, args...))
 	}
-	var version struct {
-		V int `json:"v"`
+	err := e.Record.UnmarshalJSON(m.value)
+	version := e.Record.V
+	if err != nil { // by a later version, perhaps
+		var probe struct {
+			V int `json:"v"`
+		}
+		if err := json.Unmarshal(m.value, &probe); err != nil {
+			return bad("is no record: %v", err)
+		}
+		version = probe.V
 	}
-	if err := json.Unmarshal(m.value, &version); err != nil {
-		return bad("is no record: %v", err)
+	if version < 1 || version > wire.SchemaVersion {
+		return bad("has schema version %d, this program knows 1 to %d", version, wire.SchemaVersion)
 	}
-	if version.V < 1 || version.V > wire.SchemaVersion {
-		return bad("has schema version %d, this program knows 1 to %d", version.V, wire.SchemaVersion)
-	}
-	if err := json.Unmarshal(m.value, &e.Record); err != nil {
+	if err != nil {
 		return bad("cannot be read: %v", err)
 	}
 	if e.Record.Kind.Key() != key.Kind {

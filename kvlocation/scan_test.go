@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"natsfabric/fabrictest"
 	"natsfabric/outcome"
 )
@@ -250,6 +252,40 @@ func TestScanLosesNoPart(t *testing.T) {
 	})
 	if got := p.scan(t, ScanFilter{}); !maps.Equal(got, want) || lost.Count() != 1 {
 		t.Fatalf("got %v, want %v; %d parts lost", got, want, lost.Count())
+	}
+}
+
+// TestScanWaitsForSlowParts has every part of an answer come late, but come: only an answer that stands still is asked
+// for again.
+func TestScanWaitsForSlowParts(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, 1)
+	// The first attempt at a read gets a quarter of this, the later ones at most the whole: less than all parts take.
+	const attempt = 2 * time.Second
+	p := b.partyAt(t, 0, attempt)
+	want := map[ObjectKey]int{}
+	late := func(i int, match func(nats.Header) bool) {
+		p.proxy.Arm(fabrictest.Trigger{
+			Dir: fabrictest.ToClient, Times: -1, Action: fabrictest.DelayAlone(time.Duration(i+1) * attempt / 6),
+			Match: func(m fabrictest.Message) bool { return match(m.Headers()) },
+		})
+	}
+	const n = 7
+	for i := range n {
+		key := ObjectKey{Kind: KindActor, ID: fmt.Sprintf("o%d", i)}
+		p.create(t, key)
+		want[key] = 1
+		late(i, func(h nats.Header) bool { return h.Get("Nats-Subject") == "$KV.FABRIC_m_LOCATION.actor."+key.ID })
+	}
+	late(n, func(h nats.Header) bool {
+		return h.Get("Nats-Subject") == "" && h.Get("Nats-Num-Pending") != "" && h.Get("Nats-Last-Sequence") == fmt.Sprint(n)
+	})
+	asked := p.proxy.Arm(fabrictest.Trigger{Subject: p.location.direct, Times: -1, Action: fabrictest.Signal})
+	if got := p.scan(t, ScanFilter{}); !maps.Equal(got, want) {
+		t.Fatalf("got %v, want %v", got, want)
+	}
+	if asked.Count() > 3 { // the objects, and the write that confirms the end
+		t.Errorf("%d reads", asked.Count())
 	}
 }
 

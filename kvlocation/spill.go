@@ -98,11 +98,25 @@ func (s *Store) KeepSpilled(ctx context.Context, p Spilled) error {
 		data = m.value
 	}
 	// The rollup frees the first copy, which would stay until its time is over.
-	_, err := s.write(ctx, write{bucket: s.relay, key: p.Name, expect: p.Revision, value: data, opID: nuid.Next(), rollup: true})
+	_, err := s.write(ctx, write{bucket: s.relay, key: p.Name, expect: p.Revision, value: data, opID: nuid.Next(), rollup: true, applied: keepJudge{}})
 	if errors.Is(err, ErrConflict) {
 		_, err = s.spilled(ctx, p) // kept by another already, or gone
 	}
 	return err
+}
+
+// keepJudge tells what became of a write that keeps data: once the data is gone it stays so, and whoever keeps it
+// writes the same.
+type keepJudge struct{}
+
+func (keepJudge) judge(m *storedMsg) verdict {
+	switch {
+	case m == nil || m.deleted():
+		return wasLost
+	case kept(m):
+		return wasApplied
+	}
+	return cannotTell
 }
 
 // kept reports whether the data has no TTL.

@@ -160,6 +160,19 @@ func TestSpillWithoutAnswer(t *testing.T) {
 		if got, err := p.FetchSpilled(testContext(t), at); err != nil || string(got) != "data" {
 			t.Fatalf("%q, %v", got, err)
 		}
+		// Somebody dropped it, and the answer to the write that was to keep it is lost: gone is gone.
+		other, err := p.Spill(testContext(t), key, nuid.Next(), []byte("data"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.party(t).DropSpilled(testContext(t), again(t, other)); err != nil {
+			t.Fatal(err)
+		}
+		lost = lose()
+		wantError(t, p.KeepSpilled(testContext(t), other), outcome.NotFound, outcome.NotAccepted)
+		if lost.Count() != 1 {
+			t.Fatalf("%d answers lost", lost.Count())
+		}
 		// Never an answer: unknown, and said so.
 		p.proxy.Arm(fabrictest.Trigger{Subject: p.relay.publish + "first.>", Answer: true, Action: fabrictest.Drop, Times: -1})
 		_, err = p.Spill(briefly(t), key, nuid.Next(), []byte("data"))

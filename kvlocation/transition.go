@@ -3,7 +3,6 @@ package kvlocation
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"natsfabric/internal/wire"
@@ -110,7 +109,7 @@ func (e *IllegalMove) Error() string {
 // Invariants (I6): within one incarnation the ObjectGeneration stays and the owner generation never falls; write
 // grows by one; a new incarnation's ObjectGeneration, being its revision, is above every earlier one.
 func Transition(at Entry, a Action) (Record, error) {
-	if err := check(at, a); err != nil {
+	if err := check(&at, &a); err != nil {
 		return Record{}, err
 	}
 	r := at.Record
@@ -141,17 +140,17 @@ func Transition(at Entry, a Action) (Record, error) {
 	}
 	r.V, r.Phase, r.Updated = wire.SchemaVersion, a.Verb.target(at.Phase()), a.Now
 	r.Write = at.writes() + 1
-	r.Ops = append(slices.Clone(r.Ops[max(0, len(r.Ops)-maxOps+1):]), a.OpID)
+	r.Ops = append(append(make([]string, 0, maxOps), r.Ops[max(0, len(r.Ops)-maxOps+1):]...), a.OpID)
 	return r, nil
 }
 
 // check decides whether the action may follow the entry.
-func check(at Entry, a Action) error {
+func check(at *Entry, a *Action) error {
 	from := at.Phase()
 	illegal := func(kind outcome.Kind, format string, args ...any) error {
 		return &IllegalMove{Verb: a.Verb, From: from, To: a.Verb.target(from), Kind: kind, Why: fmt.Sprintf(format, args...)}
 	}
-	r := at.Record
+	r := &at.Record
 	switch a.Verb {
 	case VerbGiveUp:
 		return nil

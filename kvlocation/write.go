@@ -22,16 +22,23 @@ const resolveLimit = markerTTL - time.Minute
 type write struct {
 	bucket *bucket
 	key    string
-	expect uint64 // the revision that must be the key's last; 0 = no message at all
-	blind  bool   // no expectation: only for keys that no decision is ever based on
-	value  []byte
-	opID   string        // also the message ID; the same for every sending
-	ttl    time.Duration // whole seconds; 0 = for ever
-	marker bool          // a delete marker, which keeps value
-	rollup bool          // takes the place of every earlier message of the key
+	// subject is where the key is published; "" when it is yet to be put together.
+	subject string
+	expect  uint64 // the revision that must be the key's last; 0 = no message at all
+	blind   bool   // no expectation: only for keys that no decision is ever based on
+	value   []byte
+	opID    string        // also the message ID; the same for every sending
+	ttl     time.Duration // whole seconds; 0 = for ever
+	marker  bool          // a delete marker, which keeps value
+	rollup  bool          // takes the place of every earlier message of the key
 	// applied judges what the key holds (nil: no message) after the revision has moved, when that is not the write
-	// itself. nil cannot tell.
-	applied func(*storedMsg) verdict
+	// itself. Without one nobody can tell.
+	applied judge
+}
+
+// judge tells what became of a write from what its key holds.
+type judge interface {
+	judge(*storedMsg) verdict
 }
 
 // verdict is what a stored value tells about a write.
@@ -180,7 +187,7 @@ func (s *Store) judge(ctx context.Context, sd *sending, named uint64) (res write
 	}
 	v := cannotTell
 	if sd.applied != nil {
-		v = sd.applied(m)
+		v = sd.applied.judge(m)
 	}
 	if v == wasApplied {
 		return res, false, nil
@@ -220,7 +227,9 @@ var errStoreClosed = errors.New("the store was closed")
 
 // fill puts the message into c. Every sending is byte for byte the same.
 func (sd *sending) fill(c *call) {
-	c.msg.Subject = sd.bucket.publish + sd.key
+	if c.msg.Subject = sd.subject; c.msg.Subject == "" {
+		c.msg.Subject = sd.bucket.publish + sd.key
+	}
 	c.msg.Data = sd.value
 	c.set(nats.MsgIdHdr, sd.opID)
 	if !sd.blind {
