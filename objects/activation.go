@@ -44,7 +44,7 @@ type firstDoc struct {
 func (d *activationDoc) size() int {
 	n := len(d.Input)
 	if d.First != nil {
-		n += sizeOf(d.First.Data, d.First.Header) + len(d.First.Reply)
+		n += int(sizeOf(d.First.Data, d.First.Header)) + len(d.First.Reply)
 	}
 	return n
 }
