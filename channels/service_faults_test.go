@@ -11,6 +11,7 @@ import (
 
 	"natsfabric/channels"
 	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
 
@@ -257,5 +258,40 @@ func TestCloseWaitsForHandle(t *testing.T) {
 	}
 	if running.Load() != 0 {
 		t.Error("Handle runs after Close")
+	}
+}
+
+// Beyond the grace for the store's silence nothing is sent to a process run, listed or not (FO-7b).
+func TestCallRunBeyondTheGrace(t *testing.T) {
+	t.Parallel()
+	srv := server(t)
+	proxy := srv.Proxy(t)
+	ctx := within(t, patience)
+	if _, err := kvlocation.Init(ctx, dial(t, srv.URL()), kvlocation.Setup{Mesh: string(mesh)}); err != nil {
+		t.Fatal(err)
+	}
+	store, err := kvlocation.Open(ctx, dial(t, proxy.URL()), kvlocation.Config{Mesh: string(mesh)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	dir, err := store.OpenDirectory(ctx, kvlocation.DirectoryConfig{Interval: 200 * time.Millisecond, Grace: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dir.Close() })
+	var handled atomic.Int32
+	m := startMember(t, srv.URL(), dir, "m1", 1)
+	listen(t, m, func(in *channels.Inbound) { handled.Add(1); in.Reply(nil, nil) })
+	caller := startClient(t, srv.URL(), dir)
+	if _, err := caller.CallRun(ctx, runOf(caller, "m1", "x")); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Apply(fabrictest.HalfOpen)
+	fabrictest.Eventually(t, patience, "the list has expired", func() bool { return dir.Members().Expired() })
+	_, err = caller.CallRun(ctx, runOf(caller, "m1", "x"))
+	wantErr(t, err, outcome.Unavailable, outcome.NotAccepted)
+	if channels.IsNobody(err) || handled.Load() != 1 {
+		t.Errorf("got %v, and it was handled %d times", err, handled.Load())
 	}
 }

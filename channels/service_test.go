@@ -330,12 +330,31 @@ func TestAnswerFromElsewhere(t *testing.T) {
 			wantErr(t, err, c.kind, c.acc)
 		}
 	}
+	// To a one-way operation an answer is the acceptance notice, whatever there would be to answer.
+	plain := dial(t, srv.URL())
+	inbox, err := plain.SubscribeSync("fab.t.client.c.r1.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := plain.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m2.Answer("fab.t.client.c.r1.1--3", make([]byte, m2.nc.MaxPayload()+1), nil); err != nil {
+		t.Fatal(err)
+	}
+	notice, err := inbox.NextMsg(patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notice.Subject != "fab.t.client.c.r1.1--3.a" || string(notice.Data) != "m2" || len(notice.Header) != 0 {
+		t.Errorf("notice on %s: %q, %v", notice.Subject, notice.Data, notice.Header)
+	}
 	for _, err := range []error{m2.Answer("", nil, nil), m2.AnswerError("", errors.New("x"))} {
 		if err != nil {
 			t.Errorf("an answer to nobody: %v", err)
 		}
 	}
-	if s := m2.Metrics(); s.Answers != 5 || s.AnswersLost != 0 {
+	if s := m2.Metrics(); s.Answers != 6 || s.AnswersLost != 0 {
 		t.Errorf("counted %d answers, %d lost", s.Answers, s.AnswersLost)
 	}
 }
