@@ -123,7 +123,7 @@ func (s *Store) Audits(ctx context.Context, f AuditFilter) ([]AuditEntry, error)
 		return nil, refused("audits of", fmt.Sprintf("mesh %q", s.mesh), fmt.Errorf("limit %d is not allowed: it must be 1 to %d", f.Limit, MaxAudits))
 	}
 	var found []AuditEntry
-	_, err := s.walk(ctx, s.supervise, 0, func(m *storedMsg) bool {
+	_, err := s.walk(ctx, s.supervise, 0, true, func(m *storedMsg) bool {
 		var e AuditEntry
 		if !strings.HasPrefix(m.key, auditPrefix) || m.deleted() || e.UnmarshalJSON(m.value) != nil || !f.matches(&e) {
 			return true

@@ -89,6 +89,8 @@ type Directory struct {
 	state   atomic.Uint32
 	changed atomic.Pointer[chan struct{}]
 
+	displaced atomic.Bool
+
 	resyncs, gaps, rebuilds atomic.Uint64
 
 	ask    chan chan error // requests for a full read
@@ -178,7 +180,12 @@ func (d *Directory) State() DirectoryState { return DirectoryState(d.state.Load(
 // Healthy reports whether the state is DirectoryFresh.
 func (d *Directory) Healthy() bool { return d.State() == DirectoryFresh }
 
-// Changed returns a channel that is closed at the next change of the list or of the state. To miss nothing, take
+// Displaced reports whether the node's own descriptor, as it was last published under DirectoryConfig.Lease, was
+// overwritten or removed by somebody else. The node then publishes it again; PublishDescriptor says so if a later
+// process run was it. False without a lease.
+func (d *Directory) Displaced() bool { return d.displaced.Load() }
+
+// Changed returns a channel that is closed at the next change of the list, of the state or of Displaced. To miss nothing, take
 // the channel first and the list afterwards.
 func (d *Directory) Changed() <-chan struct{} { return *d.changed.Load() }
 
@@ -234,6 +241,17 @@ func (d *Directory) publish(list map[string]Member) {
 func (d *Directory) wake() {
 	next := make(chan struct{})
 	close(*d.changed.Swap(&next))
+}
+
+// setDisplaced notes whether the node's own descriptor is another's.
+func (d *Directory) setDisplaced(displaced bool) {
+	if d.displaced.Swap(displaced) == displaced {
+		return
+	}
+	if displaced {
+		d.s.log.Warn("this node's descriptor was changed by somebody else", zap.String("key", descKey(d.cfg.Lease.RID())))
+	}
+	d.wake()
 }
 
 // setState changes the state and says why, when it is not the one already.

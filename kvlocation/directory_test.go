@@ -1,12 +1,16 @@
 package kvlocation
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
 
 	"natsfabric/fabrictest"
 	"natsfabric/outcome"
@@ -206,4 +210,69 @@ func TestMembersConstructor(t *testing.T) {
 	if m.Len() != 2 || m.All()[0].RID != "a" || m.All()[0].State != StateServing || m.All()[1].RID != "b" {
 		t.Fatalf("%+v", m.All())
 	}
+}
+
+// TestDisplaced shows that a node hears when its own descriptor is not the one that it published.
+func TestDisplaced(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	p, other := m.program("n1"), m.program("n2")
+	// What an earlier process run left behind displaces nobody.
+	if _, err := other.write(testContext(t), write{bucket: p.nodes, key: descKey("n1"), value: []byte(`{"v":1,"rid":"n1","lifecycle":1}`), opID: nuid.Next()}); err != nil {
+		t.Fatal(err)
+	}
+	l := p.acquire(t, steadyLease("n1"))
+	d := p.directory(t, DirectoryConfig{Lease: l})
+	publish := func(wave string) {
+		t.Helper()
+		if err := p.PublishDescriptor(testContext(t), l, Descriptor{Wave: wave}); err != nil {
+			t.Fatal(err)
+		}
+		fabrictest.Eventually(t, readyIn, "the directory has it", func() bool {
+			me, _ := d.Members().Get("n1")
+			return me.Wave == wave
+		})
+		if d.Displaced() {
+			t.Fatal("displaced by its own descriptor")
+		}
+	}
+	for i := range 2 * maxOps {
+		publish(fmt.Sprint(i))
+	}
+	for name, displace := range map[string]func(last []byte) *nats.Msg{
+		// The value is the node's own but for one field: its operation ID stays in it.
+		"an edit by hand": func(last []byte) *nats.Msg {
+			return &nats.Msg{Data: bytes.Replace(last, []byte(`"state":""`), []byte(`"state":"Draining"`), 1)}
+		},
+		"a value that nobody can read": func([]byte) *nats.Msg { return &nats.Msg{Data: []byte("{")} },
+		"a deletion by hand": func([]byte) *nats.Msg {
+			return &nats.Msg{Header: nats.Header{"KV-Operation": {"PURGE"}, "Nats-Rollup": {"sub"}}}
+		},
+	} {
+		snap, err := p.snapshot(testContext(t), p.nodes, 0, descKey("n1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := d.Changed()
+		msg := displace(snap.get(descKey("n1")).value)
+		msg.Subject = m.key(descKey("n1"))
+		if _, err := other.nc.RequestMsg(msg, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-changed:
+		case <-time.After(readyIn):
+			t.Fatalf("%s: no change", name)
+		}
+		fabrictest.Eventually(t, readyIn, name, d.Displaced)
+		publish(name)
+	}
+	// Unheard: only a full read shows it. The marker of the deletion is gone too.
+	p.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Subject: m.notice(descKey("n1")), Times: -1, Action: fabrictest.Drop})
+	gone := nats.NewMsg(m.key(descKey("n1")))
+	gone.Header = nats.Header{"KV-Operation": {"PURGE"}, "Nats-Rollup": {"sub"}, "Nats-TTL": {"1"}}
+	if _, err := other.nc.RequestMsg(gone, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	fabrictest.Eventually(t, readyIn, "a full read shows it", func() bool { return d.Resync(testContext(t)) == nil && d.Displaced() })
 }

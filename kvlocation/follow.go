@@ -260,6 +260,9 @@ func (d *Directory) apply(list map[string]Member, m *storedMsg) {
 	d.known[m.key] = m.revision
 	d.newest = max(d.newest, m.revision)
 	rid := strings.TrimPrefix(m.key, descKey(""))
+	if l := d.cfg.Lease; l != nil && rid == l.RID() {
+		d.setDisplaced(l.published.displacedBy(m, m.revision))
+	}
 	if m.deleted() {
 		delete(list, rid)
 		return
@@ -309,6 +312,9 @@ func (d *Directory) readAll(ctx context.Context, confirm bool) error {
 		if strings.HasPrefix(m.key, descKey("")) { // not the probe, which is read along
 			d.apply(list, m)
 		}
+	}
+	if l := d.cfg.Lease; l != nil && d.known[descKey(l.RID())] == 0 {
+		d.setDisplaced(l.published.displacedBy(nil, snap.upTo))
 	}
 	d.publish(list)
 	d.setState(DirectoryFresh, "everything was read")

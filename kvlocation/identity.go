@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
 
 	"natsfabric/internal/monotime"
 	"natsfabric/outcome"
@@ -78,6 +79,51 @@ func (s *Store) refusal() error {
 type identity struct {
 	refused atomic.Pointer[error]
 	lost    chan struct{} // closed with the first refusal
+	fault   atomic.Pointer[error]
+}
+
+// faultAfter is how long the store may go unchecked before that is a fault: longer than an election takes.
+const faultAfter = 10 * time.Second
+
+// ErrStreamMissing is in the chain of a fault that says that a stream of the mesh was removed.
+var ErrStreamMissing = errors.New("the stream does not exist: somebody removed it, and what it held is lost; " +
+	"stop every node of the mesh, make it again (fabricnode init) and start the nodes")
+
+// Fault says what is wrong with the store, as far as a lease that was acquired from it has noticed; nil when nothing
+// is. It is an *outcome.Error: NotConfigured with ErrStreamMissing once a stream that holds records or leases is
+// missing, which is noticed within a renewal interval and ends what waits for it; Unavailable when the store could not
+// be checked for 10 s; DataLost with ErrRolledBack or ErrMadeAgain, which are for good.
+func (s *Store) Fault() error {
+	if err := s.refusal(); err != nil {
+		return err
+	}
+	if why := s.identity.fault.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
+
+// missing returns the fault that a stream is missing, if that is known: waiting for somebody to answer is then vain.
+func (s *Store) missing() error {
+	if why := s.identity.fault.Load(); why != nil && errors.Is(*why, ErrStreamMissing) {
+		return *why
+	}
+	return nil
+}
+
+// setFault notes how a check ended, and says so once. since is when the last one ended well.
+func (s *Store) setFault(err error, since monotime.Time) {
+	old := s.identity.fault.Load()
+	switch {
+	case err == nil && old != nil:
+		s.identity.fault.Store(nil)
+		s.log.Info("the store is as it should be again", zap.NamedError("was", *old))
+	case errors.Is(err, ErrStreamMissing) || err != nil && monotime.Since(since) > faultAfter:
+		s.identity.fault.Store(&err)
+		if old == nil || errors.Is(*old, ErrStreamMissing) != errors.Is(err, ErrStreamMissing) {
+			s.log.Error("the store is not as it should be", zap.Error(err))
+		}
+	}
 }
 
 // bucketInfo is what the leader of a bucket's stream says about it. It may be deposed and behind.
@@ -110,6 +156,9 @@ func (s *Store) info(ctx context.Context, b *bucket) (bi bucketInfo, err error) 
 	}
 	if err := json.Unmarshal(m.Data, &r); err != nil {
 		return bi, unavailable("read", "stream "+b.stream, err)
+	}
+	if r.Error != nil && r.Error.ErrorCode == nats.JSErrCodeStreamNotFound {
+		return bi, notConfigured("check", "stream "+b.stream, ErrStreamMissing)
 	}
 	if r.Error != nil {
 		return bi, unavailable("read", "stream "+b.stream, r.Error)

@@ -110,6 +110,7 @@ type Lease struct {
 	publishing sync.Mutex // one PublishDescriptor at a time; it guards the next two
 	descRev    uint64     // the revision of the descriptor's key, if known
 	descKnown  bool
+	published  published
 
 	done   chan struct{} // closed when the goroutines have ended
 	verify chan chan error

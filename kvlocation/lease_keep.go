@@ -53,6 +53,7 @@ func (l *Lease) watchIdentity() {
 	defer l.wg.Done()
 	tick := time.NewTicker(l.cfg.Renew)
 	defer tick.Stop()
+	good := monotime.Now() // when a check ended well
 	for {
 		select {
 		case <-l.run.Done():
@@ -62,11 +63,15 @@ func (l *Lease) watchIdentity() {
 			return
 		case <-tick.C:
 		}
-		if err := l.s.checkIdentity(l.run, l.clock); err != nil {
-			l.s.log.Debug("store not checked", zap.Error(err))
-			continue
+		err := l.s.checkIdentity(l.run, l.clock)
+		if l.run.Err() != nil {
+			return
 		}
-		l.reportSkew()
+		l.s.setFault(err, good)
+		if err == nil {
+			good = monotime.Now()
+			l.reportSkew()
+		}
 	}
 }
 

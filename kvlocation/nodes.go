@@ -28,16 +28,13 @@ type NodeStatus struct {
 	Descriptor *Descriptor `json:"descriptor,omitempty"`
 }
 
-// Nodes returns every node that has a descriptor or a lease, sorted by RID. Any replica may answer.
+// Nodes returns every node that has a descriptor or a lease, sorted by RID. Any replica may answer, and it is read in
+// parts: what it says of a node may be a few milliseconds old, and one that came meanwhile may be missing.
 //
 // Errors are *outcome.Error: Unavailable when the store does not answer in time.
 func (s *Store) Nodes(ctx context.Context) ([]NodeStatus, error) {
-	descs, err := s.snapshot(ctx, s.nodes, 0, descKey(">"))
-	if err != nil {
-		return nil, err
-	}
-	leases, err := s.snapshot(ctx, s.nodes, descs.upTo, leaseKey(">"))
-	if err != nil {
+	last := map[string]*storedMsg{}
+	if _, err := s.walk(ctx, s.nodes, 0, false, func(m *storedMsg) bool { last[m.key] = m; return true }); err != nil {
 		return nil, err
 	}
 	byRID := map[string]*NodeStatus{}
@@ -47,7 +44,7 @@ func (s *Store) Nodes(ctx context.Context) ([]NodeStatus, error) {
 		}
 		return byRID[rid]
 	}
-	for _, m := range descs.msgs {
+	for _, m := range last {
 		rid, ok := strings.CutPrefix(m.key, descKey(""))
 		if !ok || m.deleted() {
 			continue
@@ -59,7 +56,7 @@ func (s *Store) Nodes(ctx context.Context) ([]NodeStatus, error) {
 		n := node(rid)
 		n.Descriptor, n.Lifecycle = d, d.Lifecycle
 	}
-	for _, m := range leases.msgs {
+	for _, m := range last {
 		rid, ok := strings.CutPrefix(m.key, leaseKey(""))
 		if !ok {
 			continue

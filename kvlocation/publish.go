@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
 
 	"natsfabric/internal/wire"
@@ -53,9 +56,11 @@ func (s *Store) PublishDescriptor(ctx context.Context, l *Lease, d Descriptor) e
 			return outcome.New("publish descriptor", outcome.CapacityExceeded, outcome.NotAccepted, target,
 				fmt.Sprintf("the descriptor has %d bytes, at most %d are allowed", len(value), MaxDescriptor))
 		}
+		l.published.send(d.Write)
 		res, err := s.write(ctx, write{bucket: s.nodes, key: descKey(l.cfg.RID), expect: l.descRev, value: value, opID: d.Write})
 		if err == nil {
 			l.descRev = res.revision
+			l.published.stored(res.revision)
 			return nil
 		}
 		l.descKnown = false
@@ -65,6 +70,38 @@ func (s *Store) PublishDescriptor(ctx context.Context, l *Lease, d Descriptor) e
 	}
 	return outcome.New("publish descriptor", outcome.Unavailable, outcome.NotAccepted, target,
 		fmt.Sprintf("somebody else changed it %d times meanwhile", maxPublishTries))
+}
+
+// published is what is known of a process run's own writes of its descriptor.
+type published struct {
+	mu       sync.Mutex
+	ops      [maxOps]string // the latest operation IDs, sent or about to be
+	sent     int
+	revision uint64 // of the last one that was acknowledged; 0 when none was
+}
+
+func (p *published) send(opID string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ops[p.sent%len(p.ops)] = opID
+	p.sent++
+}
+
+func (p *published) stored(revision uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.revision = max(p.revision, revision)
+}
+
+// displacedBy reports whether m (nil: the key holds nothing, as of upTo) is another's write over a published
+// descriptor.
+func (p *published) displacedBy(m *storedMsg, upTo uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m == nil {
+		return p.revision > 0 && upTo >= p.revision
+	}
+	return p.revision > 0 && m.revision > p.revision && !slices.Contains(p.ops[:], first(m.header, nats.MsgIdHdr))
 }
 
 // readDescriptor learns the revision over which the node's own descriptor may be written. A new one must not make the

@@ -162,6 +162,9 @@ func (s *Store) ask(ctx context.Context, c *call, op, target string, accept func
 			if end != answered {
 				why = noAnswer(end)
 			} else if st := statusOf(m); st == "503" {
+				if err := s.missing(); err != nil {
+					return unavailable(op, target, err)
+				}
 				why = errors.New("no replica answers reads (503)")
 			} else if st == "413" || st == "408" || st == "400" {
 				return outcome.New(op, outcome.InternalFailure, outcome.NotAccepted, target, "the server refused the read: "+first(m.Header, "Description"))

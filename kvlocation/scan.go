@@ -83,7 +83,7 @@ func (s *Store) Scan(ctx context.Context, f ScanFilter, each func(Entry) bool) e
 	if err := f.check(); err != nil {
 		return refused("scan", s.location.name, err)
 	}
-	_, err := s.walk(ctx, s.location, 0, func(m *storedMsg) bool {
+	_, err := s.walk(ctx, s.location, 0, true, func(m *storedMsg) bool {
 		e, ok := s.scanned(f, m)
 		return !ok || each(e)
 	})
@@ -111,7 +111,7 @@ func (s *Store) ScanPage(ctx context.Context, f ScanFilter, after string, limit 
 		return nil, "", refused("scan", s.location.name, err)
 	}
 	messages, size := 0, 0
-	from, err = s.walk(ctx, s.location, from, func(m *storedMsg) bool {
+	from, err = s.walk(ctx, s.location, from, true, func(m *storedMsg) bool {
 		messages, size = messages+1, size+len(m.value)
 		if e, ok := s.scanned(f, m); ok {
 			entries = append(entries, e)
@@ -159,10 +159,10 @@ func (s *Store) scanned(f ScanFilter, m *storedMsg) (Entry, bool) {
 }
 
 // walk visits the messages of a bucket in the order of their revisions, from one revision on, until visit returns
-// false: next is then where to go on. next is 0 at the end. Replicas that are behind answer too, so the end counts
-// only where a write of an own key is seen that was sent after walk was called: whoever has that has everything before
-// it, and what was moved behind the reader by a write comes later.
-func (s *Store) walk(ctx context.Context, b *bucket, from uint64, visit func(*storedMsg) bool) (next uint64, err error) {
+// false: next is then where to go on. next is 0 at the end. Replicas that are behind answer too. With confirm the end
+// therefore counts only where a write of an own key is seen that was sent after walk was called: whoever has that has
+// everything before it, and what was moved behind the reader by a write comes later.
+func (s *Store) walk(ctx context.Context, b *bucket, from uint64, confirm bool, visit func(*storedMsg) bool) (next uint64, err error) {
 	from = max(from, 1)
 	var confirmed uint64 // the sequence of the latest own write
 	for try := 0; ; {
@@ -179,7 +179,7 @@ func (s *Store) walk(ctx context.Context, b *bucket, from uint64, visit func(*st
 		switch {
 		case more:
 			continue
-		case confirmed > 0 && from > confirmed:
+		case !confirm || confirmed > 0 && from > confirmed:
 			return 0, nil
 		case confirmed > 0: // by a replica that is behind
 			if err := s.sleep(ctx, backoff(try)); err != nil {

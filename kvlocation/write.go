@@ -153,6 +153,9 @@ func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
 			}
 			return writeResult{}, s.unresolved(ctx, sd, ack.err)
 		default:
+			if err := s.missing(); err != nil && ack.nobody {
+				return writeResult{}, s.unresolved(ctx, sd, err)
+			}
 			// Around a change of leaders two servers may answer one sending: one refuses what the other stores. Only
 			// "nobody took it" speaks for all of them.
 			sd.open = sd.open || !ack.nobody
