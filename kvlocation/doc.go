@@ -4,13 +4,17 @@
 //
 // # Overview
 //
-// [Init] makes the two buckets of a mesh, [Check] compares them with what they should be, [Open] opens them for a
-// program.
+// [Init] makes the streams of a mesh (the buckets NODES, LOCATION and SUPERVISE, and the stream RELAY), [Check] compares
+// them with what they should be, [Open] opens them for a program.
 //
 //   - Objects: an [Entry] is what an object's key holds at one revision. [Store.Create], [Store.Ready],
-//     [Store.Takeover], [Store.Cancel], [Store.Adopt], [Store.CloseObject] and [Store.Release] are the moves of its
-//     record; [Transition] alone decides which are allowed. [Store.Lookup] is for routing, [Store.Read] and
-//     [Store.ReadSince] are for deciding.
+//     [Store.Takeover], [Store.Cancel], [Store.Adopt], [Store.SetWith], [Store.CloseObject] and [Store.Release] are the
+//     moves of its record; [Transition] alone decides which are allowed. [Store.Lookup] is for routing, [Store.Read] and
+//     [Store.ReadSince] are for deciding, [Store.Peek] is for who decides by a write anyway. [Store.Scan] and
+//     [Store.ScanPage] read all objects.
+//   - First messages: what a Creating record has no room for is written to RELAY by [Store.Spill] before the record
+//     points to it, kept by [Store.KeepSpilled] afterwards, and removed by [Store.DropSpilled].
+//   - Audits: [Store.Audit] writes down what an operator did, [Store.Audits] lists it.
 //   - Leases: [Store.AcquireLease] makes a [Lease], which renews itself and says whether work may begin
 //     ([Lease.Admit]). [Store.ConfirmAbsent] and [Store.ProvablyGone] make the evidence that others need.
 //   - Nodes: [Store.PublishDescriptor] says what a node is, [Store.OpenDirectory] follows what all of them say.
@@ -18,7 +22,7 @@
 //
 // A record moves like this; every arrow is one compare-and-set on the revision that was read:
 //
-//	            create                    ready               adopt
+//	            create                    ready           adopt, set with
 //	Missing ------------> Creating ------------------> Ready <------+
 //	  ^  ^                 |    |  ^                    |  |  |     |
 //	  |  |     cancel      |    |  | takeover           |  |  +-----+
@@ -31,8 +35,8 @@
 // # Guarantees
 //
 //   - One write path. Every key of the mesh is written by Store.write: a compare-and-set with an operation ID, which
-//     is also the message ID. (The one exception to compare-and-set is a program's own probe key, on whose value
-//     nothing is ever decided.)
+//     is also the message ID. (Two exceptions to compare-and-set: a program's own probe key, on whose value nothing is
+//     ever decided, and the removal of spilled data, whose key belongs to one operation.)
 //   - Nothing is guessed (FO-7a). A write without an answer is sent again, the same one, until the store says what
 //     became of it: that it is a duplicate, or that the key has another revision. Then the record is read no older
 //     than that revision, and its list of the last eight operations tells. What cannot be told is reported as
@@ -52,6 +56,10 @@
 //   - Nobody overwrites a live lease, and an older process run never comes back after a later one.
 //   - While the store does not answer, a [Directory] keeps the list that it read last, adds nobody to it (FO-7b), and
 //     says so; when the store is back everything is read again before only what differs is changed (FO-7d).
+//   - A scan misses no object that exists all the time that it takes, whichever replicas answer and whatever is written
+//     meanwhile, and holds one answer of the store at a time.
+//   - What a creation is continued from goes with the record through every takeover and ends with Ready (FO-4.5).
+//   - Spilled data that no record points to goes away by itself; what a record points to stays until it is dropped.
 //   - An idle node costs one write and three small reads per renewal interval, however large the mesh is.
 //   - Fields that this version does not know are kept when a record is rewritten. A record of a later schema version
 //     is a ProtocolError that names the version.
@@ -61,6 +69,8 @@
 //
 //   - No read in NATS is linearizable. [Store.Read] is, because it writes first; [Store.Lookup] of an existing record
 //     may be a few milliseconds old.
+//   - A scan is no snapshot: an object that is written meanwhile may come twice, and one that came may be gone.
+//   - Neither audits nor spilled data are fenced: whoever removes their streams loses what they held, and no more.
 //   - Two records are not changed together. Whoever needs that puts them into one record, or is safe at every prefix.
 //   - A tool that deletes or purges keys by hand takes the list of operations away. Unknown results of that moment
 //     then stay unknown.
@@ -74,15 +84,17 @@
 // An operation that ends with Unknown has a [Pending] in its error. [Store.Resolve] goes on with the same write;
 // [Store.GiveUp] makes sure that it can never be applied, by moving the revision, or finds that it was. A store that
 // was rolled back or made again is recognised by the acknowledgement of an own write and refused from then on
-// ([ErrRolledBack], [ErrMadeAgain]).
+// ([ErrRolledBack], [ErrMadeAgain]). [Store.Fault] says what is wrong with the store, a removed stream within a renewal
+// interval ([ErrStreamMissing]); [Directory.Displaced] that somebody else changed the node's own descriptor.
 //
 // # Files
 //
 //   - store.go opens the store; setup*.go makes and checks the buckets; identity.go recognises another store.
 //   - write.go is the write path, ack.go reads the server's answers, mux.go waits for them; read.go reads; probe.go
 //     confirms what "now" is.
-//   - record.go and jsonfields.go are the records, transition.go is what may follow what, change.go the operations,
-//     pending.go those of unknown result, lookup.go the reads of objects.
+//   - record.go, record_json.go and jsonfields.go are the records, transition.go is what may follow what, change.go the
+//     operations, pending.go those of unknown result, lookup.go the reads of objects, scan.go those of all objects.
+//   - spill.go is what records have no room for, audit.go what operators did.
 //   - lease*.go are owner leases, gone.go is evidence against others, clock.go the store's clock.
-//   - descriptor*.go, publish.go, members.go, directory.go, follow.go are the nodes of the mesh.
+//   - descriptor*.go, publish.go, members.go, directory.go, follow.go, nodes.go are the nodes of the mesh.
 package kvlocation
