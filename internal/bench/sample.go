@@ -51,7 +51,8 @@ type work struct {
 	// every is the time between two operations of one caller; 0: each begins when the last one has ended. What an
 	// operation that took longer delays counts as the next one's latency.
 	every time.Duration
-	// pairs: each caller has a counterpart of its own, and what the slowest pair got is measured, too.
+	// pairs: each caller has a counterpart of its own in this process. What the slowest pair got is measured, too, and
+	// only some of the operations are timed.
 	pairs bool
 	// flush ends what op only began. The slice ends with it, and single operations are not timed.
 	flush func(ctx context.Context) error
@@ -77,7 +78,7 @@ func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w 
 			return nil, err
 		}
 	}
-	ops, errs := make([]int64, callers), make([]error, callers)
+	ops, errs, longest := make([]int64, callers), make([]error, callers), make([]time.Duration, callers)
 	var (
 		before, after runtime.MemStats
 		wg            sync.WaitGroup
@@ -89,13 +90,17 @@ func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w 
 	for c := range callers {
 		lat[c] = lat[c][:0]
 		wg.Go(func() {
-			if w.flush != nil {
+			switch {
+			case w.flush != nil:
 				ops[c], errs[c] = repeat(c, end, w.op)
-				return
+			case w.pairs:
+				lat[c], ops[c], longest[c], errs[c] = sampled(c, d, w.op, lat[c])
+			default:
+				// Callers with a pace begin one after the other, not all at once.
+				first := start.Add(w.every * time.Duration(c) / time.Duration(callers))
+				lat[c], errs[c] = timed(c, first, end, w, lat[c])
+				ops[c] = int64(len(lat[c]))
 			}
-			// Callers with a pace begin one after the other, not all at once.
-			lat[c], errs[c] = timed(c, start.Add(w.every*time.Duration(c)/time.Duration(callers)), end, w, lat[c])
-			ops[c] = int64(len(lat[c]))
 		})
 	}
 	wg.Wait()
@@ -122,7 +127,10 @@ func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w 
 		all := slices.Concat(lat...)
 		slices.Sort(all)
 		s[P50], s[P99] = micros(percentile(all, 0.50)), micros(percentile(all, 0.99))
-		if w.pairs || w.every > 0 {
+		switch {
+		case w.pairs:
+			s[Longest] = micros(slices.Max(longest))
+		case w.every > 0:
 			s[Longest] = micros(percentile(all, 1))
 		}
 	}
@@ -162,6 +170,34 @@ func timed(caller int, first, end time.Time, w work, lat []time.Duration) ([]tim
 		lat = append(lat, now.Sub(t))
 		t = now
 	}
+}
+
+// sampleEvery is how many operations of a pair in one process there are for each one that is timed: a look at the clock
+// costs as much as a good part of such an operation.
+const sampleEvery = 8
+
+// sampled runs one caller's operations for d, and times one in sampleEvery of them. longest is an upper bound of the
+// longest of all: that of what ran between two looks at the clock.
+func sampled(caller int, d time.Duration, op func(int) error, lat []time.Duration) (_ []time.Duration, n int64, longest time.Duration, err error) {
+	start := time.Now()
+	for last := time.Duration(0); last < d; {
+		for range sampleEvery - 1 {
+			if err := op(caller); err != nil {
+				return lat, n, longest, err
+			}
+			n++
+		}
+		begin := time.Since(start)
+		if err := op(caller); err != nil {
+			return lat, n, longest, err
+		}
+		n++
+		end := time.Since(start)
+		lat = append(lat, end-begin)
+		longest = max(longest, begin-last, end-begin)
+		last = end
+	}
+	return lat, n, longest, nil
 }
 
 // repeat calls op until end without timing each call.
