@@ -233,13 +233,13 @@ func wantOutcome(tb testing.TB, err error, kind outcome.Kind, acc outcome.Accept
 func eventually(tb testing.TB, cond func() error) {
 	tb.Helper()
 	deadline := time.Now().Add(long)
+	err := cond()
+	if err == nil {
+		return
+	}
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for {
-		err := cond()
-		if err == nil {
-			return
-		}
+	for ; err != nil; err = cond() {
 		if time.Now().After(deadline) {
 			tb.Fatal(err)
 		}

@@ -38,7 +38,7 @@ func BenchmarkLocalRequest(b *testing.B) {
 
 // BenchmarkLocalSend is one sender to one object, in the same process; what does not fit is sent again.
 func BenchmarkLocalSend(b *testing.B) {
-	h := newHost(b, 10_000, Type{Name: "sink", Mailbox: 1 << 16})
+	h := newHost(b, 10_000, Type{Name: "sink"})
 	var got atomic.Int64
 	done := make(chan struct{})
 	o := h.object(b, "sink", HandlerFunc(func(context.Context, *Request) (Reply, error) {

@@ -23,13 +23,29 @@ const (
 )
 
 // take returns the next mail. Without any the object rests, and nil is returned: the worker has it no more.
-func (o *object) take(now instant) *envelope {
+func (o *object) take(w *worker, now instant) *envelope {
+	done := w.spare
+	w.spare = nil
 	o.mu.Lock()
 	e := o.box.pop()
+	var spare *envelope
 	if e == nil {
 		o.busy, o.idle = false, now
+		o.since.Store(0)
+		spare, o.box.spare, o.box.spares = o.box.spare, nil, 0
+	} else if done != nil && o.box.keep(done) {
+		done = nil
 	}
 	o.mu.Unlock()
+	if done != nil {
+		envelopes.Put(done)
+	}
+	for spare != nil {
+		next := spare.next
+		spare.next = nil
+		envelopes.Put(spare)
+		spare = next
+	}
 	return e
 }
 
@@ -40,7 +56,7 @@ func (o *object) deal(w *worker, e *envelope, now instant) (after instant, ran b
 		if e.kind == mailMessage {
 			o.reg.count(o).expired.Add(1)
 		}
-		e.answer(Reply{}, outcome.New(e.op, outcome.DeadlineExceeded, outcome.Accepted, o.target(), "the deadline passed before the turn"))
+		e.answer(Reply{}, outcome.New(e.op(), outcome.DeadlineExceeded, outcome.Accepted, o.target(), "the deadline passed before the turn"))
 		return now, true
 	}
 	p := o.rt.period.Load()
@@ -50,7 +66,6 @@ func (o *object) deal(w *worker, e *envelope, now instant) (after instant, ran b
 	o.since.Store(int64(now))
 	if o.lease != o.rt.back.leaseGeneration() || !o.activated {
 		if lapsed, ok := o.becomeReady(e, p); !ok {
-			o.since.Store(0)
 			return tick(), !lapsed
 		}
 	}
@@ -80,7 +95,6 @@ func (o *object) deal(w *worker, e *envelope, now instant) (after instant, ran b
 	if reason := o.closing.Load(); reason != nil {
 		o.runClose(p, *reason)
 	}
-	o.since.Store(0)
 	return after, true
 }
 
@@ -188,7 +202,7 @@ func (o *object) unready(e *envelope, err error) {
 func (o *object) callback(p *period, timeout time.Duration, f func(context.Context) error) (err error) {
 	e := envelopes.Get().(*envelope)
 	e.kind = mailFramework
-	e.deadline.Store(int64(tick().add(timeout)))
+	e.deadline = tick().add(timeout)
 	t := o.beginTurn(p, e)
 	returned := false
 	defer func() {
@@ -203,11 +217,17 @@ func (o *object) callback(p *period, timeout time.Duration, f func(context.Conte
 	return err
 }
 
-// beginTurn returns the object's turn, begun.
+// beginTurn returns the object's turn, begun. Somebody who kept it may have asked for its Done in between: then it is
+// his.
 func (o *object) beginTurn(p *period, e *envelope) *turn {
-	if o.turn == nil {
-		o.turn = &turn{o: o}
+	if o.turn != nil {
+		o.turn.begin(p, e)
+		if !o.turn.asked.Load() {
+			return o.turn
+		}
+		o.turn.finish()
 	}
+	o.turn = &turn{o: o}
 	o.turn.begin(p, e)
 	return o.turn
 }
@@ -267,7 +287,8 @@ func (o *object) settle(w *worker, t *turn, e *envelope, p *period, reply Reply,
 		if err != nil {
 			o.reg.count(o).failed.Add(1)
 		}
-		e.release()
+		e.clear()
+		w.spare = e
 		return now
 	}
 	if err != nil {
@@ -275,7 +296,7 @@ func (o *object) settle(w *worker, t *turn, e *envelope, p *period, reply Reply,
 			o.reg.count(o).failed.Add(1)
 		}
 		if e.from == nil && e.kind == mailMessage {
-			err = outcome.Wrap(e.op, outcome.KindOf(err), outcome.Accepted, o.target(), "", err)
+			err = outcome.Wrap(e.op(), outcome.KindOf(err), outcome.Accepted, o.target(), "", err)
 		}
 	}
 	if lost := o.outlived(w, p, now); lost != nil {

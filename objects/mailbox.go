@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,35 +65,31 @@ const (
 	envAccepted uint32 = 4
 )
 
-// envelope is one piece of mail. Envelopes are pooled.
+// envelope is one piece of mail. Envelopes are pooled: a Send's goes back and forth between its object and its sender,
+// any other through the pool. Small, because each is written by one processor and read by another.
 type envelope struct {
-	next *envelope
-
+	next   *envelope
 	kind   mailKind
 	oneWay bool
-	size   int
-	op     string
-	data   []byte
-	header nats.Header
-	from   origin // nil for mail of this process
-	chain  *chain // of enclosing turns
+	word   atomic.Uint32
+	size   int32
+	// deadline is when the caller stops waiting; 0 when nobody waits.
+	deadline instant
+	data     []byte
+	header   nats.Header
+	from     origin // nil for mail of this process
+	chain    *chain // of enclosing turns
 	// broadcast is the Spot that sent the message to all its members.
 	broadcast *SpotRef
 	timer     *timer
 	run       func(context.Context) error // of the framework
 	// held is for the sender of a one-way message that is not accepted at once.
 	held *hold
-
-	word     atomic.Uint32
-	deadline atomic.Int64 // instant; 0 means none, and that nobody waits
-	alarmAt  atomic.Int64 // when the alarm goes off; 0 while it is not set
-	alarm    *time.Timer
-	done     chan struct{} // a nudge: look at the word
-	reply    Reply
-	err      error
+	// reply is where a caller in this process waits. It stays with the envelope.
+	reply *waiter
 }
 
-var envelopes = sync.Pool{New: func() any { return &envelope{done: make(chan struct{}, 1)} }}
+var envelopes = sync.Pool{New: func() any { return &envelope{} }}
 
 // newOwn returns mail of the runtime's own, which nobody waits for.
 func newOwn(kind mailKind) *envelope {
@@ -104,12 +101,32 @@ func newOwn(kind mailKind) *envelope {
 
 // release gives the envelope back. Neither side may use it any more.
 func (e *envelope) release() {
-	e.deadline.Store(0)
-	e.next, e.kind, e.oneWay, e.size, e.op = nil, mailMessage, false, 0, ""
-	e.data, e.header, e.from, e.chain, e.broadcast, e.timer, e.run, e.held = nil, nil, nil, nil, nil, nil, nil, nil
-	e.reply, e.err = Reply{}, nil
-	e.word.Store(envWaiting)
+	e.clear()
 	envelopes.Put(e)
+}
+
+func (e *envelope) clear() {
+	if e.reply != nil {
+		e.reply.clear()
+	}
+	e.word.Store(envWaiting)
+	e.next, e.kind, e.oneWay, e.size, e.deadline, e.data = nil, mailMessage, false, 0, 0, nil
+	e.header, e.from, e.chain, e.broadcast, e.timer, e.run, e.held = nil, nil, nil, nil, nil, nil, nil
+}
+
+// op is the operation, as errors name it.
+func (e *envelope) op() string {
+	switch {
+	case e.kind == mailTimer:
+		return "timer"
+	case e.kind != mailMessage:
+		return "turn"
+	case e.broadcast != nil:
+		return "broadcast to"
+	case e.oneWay:
+		return opSend
+	}
+	return opRequest
 }
 
 // accept notes the acceptance. It returns false when the caller has left before it: the mail then never runs.
@@ -140,7 +157,7 @@ type hold struct {
 // must not have been offered yet.
 func (e *envelope) hold() *hold {
 	if e.held == nil && e.oneWay && e.from == nil && e.kind == mailMessage {
-		e.held = &hold{op: e.op, done: make(chan error, 1)}
+		e.held = &hold{op: e.op(), done: make(chan error, 1)}
 	}
 	return e.held
 }
@@ -172,8 +189,7 @@ func (h *hold) wait(ctx context.Context, key kvlocation.ObjectKey, deadline inst
 
 // past reports whether nobody waits for the answer any more because its deadline has passed.
 func (e *envelope) past(now instant) bool {
-	d := e.deadline.Load()
-	return d != 0 && now >= instant(d) && (e.from == nil || e.from.Past(time.Now()))
+	return e.deadline != 0 && now >= e.deadline && (e.from == nil || e.from.Past(time.Now()))
 }
 
 // answer ends the mail with a result. The envelope must not be used afterwards.
@@ -187,7 +203,9 @@ func (e *envelope) answer(reply Reply, err error) {
 		e.release()
 		return
 	}
-	e.reply, e.err = reply, err
+	if e.reply != nil {
+		e.reply.reply, e.reply.err = reply, err
+	}
 	for {
 		w := e.word.Load()
 		if w&envState == envLeft {
@@ -195,25 +213,42 @@ func (e *envelope) answer(reply Reply, err error) {
 			return
 		}
 		if e.word.CompareAndSwap(w, w|envEnded) {
-			e.nudge()
+			e.reply.nudge()
 			return
 		}
-	}
-}
-
-// nudge makes the waiting caller look at the word. One nudge that is under way is as good as two.
-func (e *envelope) nudge() {
-	select {
-	case e.done <- struct{}{}:
-	default:
 	}
 }
 
 // mailbox is the mail of one object, in the order of acceptance. It holds nothing while there is none.
 type mailbox struct {
 	head, tail *envelope
+	spare      *envelope // of Sends that have run, while there is mail
+	spares     int32
 	count      int32 // of those that count in the bounds
 	bytes      int32
+}
+
+// maxSpares is how many envelopes a mailbox keeps for its senders.
+const maxSpares = 64
+
+// blank returns an envelope that is spare, or nil.
+func (m *mailbox) blank() *envelope {
+	e := m.spare
+	if e != nil {
+		m.spare, e.next = e.next, nil
+		m.spares--
+	}
+	return e
+}
+
+// keep makes a cleared envelope spare, if there is room.
+func (m *mailbox) keep(e *envelope) bool {
+	if m.spares >= maxSpares {
+		return false
+	}
+	e.next, m.spare = m.spare, e
+	m.spares++
+	return true
 }
 
 func (m *mailbox) push(e *envelope) {
@@ -253,14 +288,14 @@ func (m *mailbox) pop() *envelope {
 // takeAll empties the mailbox and returns the list of what was in it.
 func (m *mailbox) takeAll() *envelope {
 	list := m.head
-	*m = mailbox{}
+	m.head, m.tail, m.count, m.bytes = nil, nil, 0, 0
 	return list
 }
 
 func (m *mailbox) took(e *envelope, sign int32) {
 	if e.kind.counts() {
 		m.count += sign
-		m.bytes += sign * int32(e.size)
+		m.bytes += sign * e.size
 	}
 }
 
@@ -273,21 +308,24 @@ func (m *mailbox) room(e *envelope, t *Type) why {
 		if int(m.count) >= t.Mailbox+frameworkReserve {
 			return whyFull
 		}
-	case e.size > t.MailboxBytes:
+	case int(e.size) > t.MailboxBytes:
 		return whyTooLarge
-	case int(m.count) >= t.Mailbox || int(m.bytes)+e.size > t.MailboxBytes:
+	case int(m.count) >= t.Mailbox || int(m.bytes)+int(e.size) > t.MailboxBytes:
 		return whyFull
 	}
 	return whyNot
 }
 
 // sizeOf is what a message counts for in a mailbox's bytes.
-func sizeOf(data []byte, h nats.Header) int {
+func sizeOf(data []byte, h nats.Header) int32 {
 	n := len(data)
+	if h == nil {
+		return int32(min(n, math.MaxInt32))
+	}
 	for k, vs := range h {
 		for _, v := range vs {
 			n += len(k) + len(v)
 		}
 	}
-	return n
+	return int32(min(n, math.MaxInt32))
 }

@@ -16,7 +16,7 @@ func TestMailboxModel(t *testing.T) {
 		count := func() (n, bytes int) {
 			for _, e := range model {
 				if e.kind == mailMessage || e.kind == mailFramework {
-					n, bytes = n+1, bytes+e.size
+					n, bytes = n+1, bytes+int(e.size)
 				}
 			}
 			return n, bytes
@@ -25,14 +25,14 @@ func TestMailboxModel(t *testing.T) {
 			"push": func(t *rapid.T) {
 				e := &envelope{kind: rapid.SampledFrom([]mailKind{mailMessage, mailTimer, mailFramework, mailClose}).Draw(t, "kind")}
 				if e.kind == mailMessage {
-					e.size = rapid.IntRange(0, 60).Draw(t, "size")
+					e.size = int32(rapid.IntRange(0, 60).Draw(t, "size"))
 				}
 				n, bytes := count()
 				want := whyNot
 				switch {
-				case e.kind == mailMessage && e.size > typ.MailboxBytes:
+				case e.kind == mailMessage && int(e.size) > typ.MailboxBytes:
 					want = whyTooLarge
-				case e.kind == mailMessage && (n >= typ.Mailbox || bytes+e.size > typ.MailboxBytes),
+				case e.kind == mailMessage && (n >= typ.Mailbox || bytes+int(e.size) > typ.MailboxBytes),
 					e.kind == mailFramework && n >= typ.Mailbox+frameworkReserve:
 					want = whyFull
 				}

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"natsfabric/channels"
 	"natsfabric/kvlocation"
 )
@@ -90,7 +92,7 @@ type object struct {
 
 	queued *object // the next one in the run queue
 
-	since  atomic.Int64 // instant: when the running turn began; 0 when none runs
+	since  atomic.Int64 // instant: when the last turn began; 0 while no worker has the object
 	timers *timers      // guarded by clock.mu
 }
 
@@ -123,20 +125,54 @@ func (o *object) offer(e *envelope) why {
 // offerOneWay is offer for a one-way message of this process: if it is held, its sender waits on the hold, which is nil
 // otherwise.
 func (o *object) offerOneWay(e *envelope) (because why, h *hold) {
-	if because = o.rt.closedFor(e); because == whyNot {
-		o.mu.Lock()
-		because = whyClosed
-		if o.state != objectClosed {
-			because = o.box.room(e, &o.reg.Type)
-		}
-		if because == whyNot {
-			return whyNot, o.commitLocked(e)
-		}
-		o.mu.Unlock()
+	if because = o.rt.closedFor(e.kind, e.chain != nil); because == whyNot && e.from != nil && e.past(tick()) {
+		because = whyPast
 	}
-	if e.kind == mailMessage {
+	if because == whyNot {
+		o.mu.Lock()
+		return o.offerLocked(e)
+	}
+	o.refused(e.kind, because)
+	return because, nil
+}
+
+// send is offerOneWay for a message that has no envelope yet.
+func (o *object) send(c *chain, data []byte, header nats.Header) (because why, h *hold) {
+	if because = o.rt.closedFor(mailMessage, c != nil); because != whyNot {
+		o.refused(mailMessage, because)
+		return because, nil
+	}
+	o.mu.Lock()
+	e := o.box.blank()
+	if e == nil {
+		o.mu.Unlock()
+		e = envelopes.Get().(*envelope)
+		o.mu.Lock()
+	}
+	e.fill(c, data, header, true)
+	if because, h = o.offerLocked(e); because != whyNot {
+		e.release()
+	}
+	return because, h
+}
+
+func (o *object) refused(kind mailKind, because why) {
+	if kind == mailMessage {
 		o.reg.count(o).refused[because].Add(1)
 	}
+}
+
+// offerLocked queues e if the object takes it, and unlocks.
+func (o *object) offerLocked(e *envelope) (because why, h *hold) {
+	because = whyClosed
+	if o.state != objectClosed {
+		because = o.box.room(e, &o.reg.Type)
+	}
+	if because == whyNot {
+		return whyNot, o.commitLocked(e)
+	}
+	o.mu.Unlock()
+	o.refused(e.kind, because)
 	return because, nil
 }
 
@@ -247,7 +283,7 @@ func (o *object) acceptHeld(first *envelope) {
 		return
 	}
 	o.state = objectOpen
-	o.box = taken
+	o.box.head, o.box.tail, o.box.count, o.box.bytes = taken.head, taken.tail, taken.count, taken.bytes
 	o.wakeLocked()
 }
 

@@ -333,17 +333,15 @@ func (rt *runtime) regained() {
 	rt.sched.open()
 }
 
-// closedFor says why the node as a whole does not take e.
-func (rt *runtime) closedFor(e *envelope) why {
+// closedFor says why the node as a whole does not take mail of a kind; within: it is sent by a turn.
+func (rt *runtime) closedFor(kind mailKind, within bool) why {
 	switch {
 	case rt.stopped.Load():
 		return whyDraining
-	case rt.sched.lapsed.Load() && (e.kind == mailMessage || e.kind == mailFramework):
+	case rt.sched.lapsed.Load() && kind.counts():
 		return whyLapsed
-	case rt.draining.Load() && e.kind == mailMessage && e.chain == nil:
+	case rt.draining.Load() && kind == mailMessage && !within:
 		return whyDraining
-	case e.from != nil && e.past(tick()):
-		return whyPast
 	}
 	return whyNot
 }

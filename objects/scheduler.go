@@ -45,6 +45,8 @@ type worker struct {
 	cur atomic.Pointer[object]
 	// admitted is when the lease was asked last.
 	admitted instant
+	// spare is the cleared envelope of its last turn; nil when somebody else has it.
+	spare *envelope
 }
 
 func newScheduler(rt *runtime, max int) *scheduler {
@@ -140,18 +142,20 @@ func (s *scheduler) run(w *worker, o *object) after {
 	now := tick()
 	end := now.add(timeBudget)
 	for n := 1; ; n++ {
-		e := o.take(now)
+		e := o.take(w, now)
 		if e == nil {
 			return afterIdle
 		}
 		var ran bool
 		if now, ran = o.deal(w, e, now); !ran {
+			o.since.Store(0)
 			return afterLapse
 		}
 		if n < turnBudget && now < end {
 			continue
 		}
 		if s.queued.Load() > 0 {
+			o.since.Store(0)
 			return afterYield
 		}
 		if now >= end {

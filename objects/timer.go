@@ -282,7 +282,7 @@ func (c *clock) fire(t *timer) {
 	switch t.kind {
 	case timerUser:
 		e := newOwn(mailTimer)
-		e.op, e.timer, e.data = "timer", t, t.data
+		e.timer, e.data = t, t.data
 		if t.o.offer(e) != whyNot {
 			e.release()
 		}

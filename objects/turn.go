@@ -3,6 +3,7 @@ package objects
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"natsfabric/fence"
@@ -18,91 +19,100 @@ type turnKey struct{}
 // so that a turn allocates nothing, for as long as no handler asks for Done: whoever has the channel may keep it, so
 // that turn is then retired. Between turns the context is over; a handler that keeps it for longer, against the rule,
 // sees the object's next turn at worst, never another object's.
+//
+// The worker writes the atomic fields, at the beginning and at the end of each turn; anybody may read them.
 type turn struct {
 	o   *object
 	req Request // belongs to the handler while it runs
 
-	mu       sync.Mutex
-	running  bool
-	period   *period
-	deadline instant // 0 for none
-	chain    *chain  // of the enclosing turns
-	own      *chain  // with this turn; made when it is asked for
-	real     context.Context
-	cancel   context.CancelFunc
+	period   atomic.Pointer[period] // of ownership in which the turn runs; nil between turns
+	deadline atomic.Int64           // instant; 0 for none
+	chain    atomic.Pointer[chain]  // of the enclosing turns
+
+	// asked: somebody wants a real context, so this turn is the last one. It is written before period is read there,
+	// and read after period was written in finish: one side sees the other.
+	asked  atomic.Bool
+	mu     sync.Mutex
+	real   context.Context
+	cancel context.CancelFunc
+	own    *chain // the chain with this turn; made when it is asked for
 }
 
 // begin starts a turn about e in the given period of ownership.
 func (t *turn) begin(p *period, e *envelope) {
-	t.req = Request{self: &t.o.me, data: e.data, header: e.header, oneWay: e.oneWay, timer: e.timer, broadcast: e.broadcast, from: e.from}
-	t.mu.Lock()
-	t.running, t.period, t.deadline = true, p, 0
-	if !e.oneWay {
-		t.deadline = instant(e.deadline.Load())
+	t.req = Request{self: &t.o.me, mail: e}
+	deadline := int64(e.deadline)
+	if e.oneWay {
+		deadline = 0
 	}
-	if t.chain != nil || e.chain != nil {
-		t.chain, t.own = e.chain, nil
+	if t.deadline.Load() != deadline {
+		t.deadline.Store(deadline)
 	}
-	t.mu.Unlock()
+	if t.chain.Load() != e.chain {
+		t.chain.Store(e.chain)
+	}
+	t.period.Store(p)
 }
 
 // finish ends the turn. It returns false when the turn must not be used again.
 func (t *turn) finish() bool {
-	t.req = Request{}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.running, t.period = false, nil
-	if t.real == nil {
+	t.req.mail = &nothing
+	t.period.Store(nil)
+	if !t.asked.Load() {
 		return true
 	}
-	t.cancel()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.real != nil {
+		t.cancel()
+	}
 	return false
 }
 
-// realLocked makes a context with a timer, once somebody asks for what needs one: most handlers never do.
-func (t *turn) realLocked() context.Context {
-	switch {
-	case t.real != nil:
-	case !t.running:
+// realContext makes a context with a timer, once somebody asks for what needs one: most handlers never do.
+func (t *turn) realContext() context.Context {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.real != nil {
+		return t.real
+	}
+	t.asked.Store(true)
+	switch p, deadline := t.period.Load(), t.deadline.Load(); {
+	case p == nil:
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		t.real, t.cancel = ctx, cancel
-	case t.deadline != 0:
-		t.real, t.cancel = context.WithDeadline(t.period.ctx, localTime(t.deadline))
+	case deadline != 0:
+		t.real, t.cancel = context.WithDeadline(p.ctx, localTime(instant(deadline)))
 	default:
-		t.real, t.cancel = context.WithCancel(t.period.ctx)
+		t.real, t.cancel = context.WithCancel(p.ctx)
 	}
 	return t.real
 }
 
 // Deadline is the caller's.
 func (t *turn) Deadline() (time.Time, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.running || t.deadline == 0 {
+	deadline := t.deadline.Load()
+	if t.period.Load() == nil || deadline == 0 {
 		return time.Time{}, false
 	}
-	return localTime(t.deadline), true
+	return localTime(instant(deadline)), true
 }
 
 // Done is closed at the deadline, when ownership is lost, and when the turn is over.
-func (t *turn) Done() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.realLocked().Done()
-}
+func (t *turn) Done() <-chan struct{} { return t.realContext().Done() }
 
 // Err says why Done is closed.
 func (t *turn) Err() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case t.real != nil:
-		return t.real.Err()
-	case !t.running:
+	if t.asked.Load() {
+		return t.realContext().Err()
+	}
+	p := t.period.Load()
+	if p == nil {
 		return context.Canceled
-	case t.period.ctx.Err() != nil || t.deadline != 0 && tick() >= t.deadline:
-		return t.realLocked().Err()
+	}
+	if deadline := t.deadline.Load(); p.ctx.Err() != nil || deadline != 0 && int64(tick()) >= deadline {
+		return t.realContext().Err()
 	}
 	return nil
 }
@@ -115,13 +125,11 @@ func (t *turn) Value(key any) any {
 	if _, ok := key.(turnKey); ok {
 		return t
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case t.real != nil:
-		return t.real.Value(key)
-	case t.running:
-		return t.period.ctx.Value(key)
+	if t.asked.Load() {
+		return t.realContext().Value(key)
+	}
+	if p := t.period.Load(); p != nil {
+		return p.ctx.Value(key)
 	}
 	return nil
 }
@@ -144,9 +152,7 @@ func (t *turn) FenceToken() (fence.Token, error) {
 
 // usable says why the turn may not act any more: it is over (InvalidOperation), or ownership is lost (Unavailable).
 func (t *turn) usable(op string) error {
-	t.mu.Lock()
-	p := t.period
-	t.mu.Unlock()
+	p := t.period.Load()
 	if p == nil {
 		return outcome.New(op, outcome.InvalidOperation, outcome.NotAccepted, t.o.target(), "the turn is over: its context ends with it")
 	}
@@ -160,10 +166,11 @@ func (t *turn) usable(op string) error {
 func (t *turn) ownChain() *chain {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.own == nil {
-		t.own = &chain{parent: t.chain, kind: t.o.reg.kind, id: t.o.id, depth: 1}
-		if t.chain != nil {
-			t.own.depth = t.chain.depth + 1
+	outer := t.chain.Load()
+	if t.own == nil || t.own.parent != outer {
+		t.own = &chain{parent: outer, kind: t.o.reg.kind, id: t.o.id, depth: 1}
+		if outer != nil {
+			t.own.depth = outer.depth + 1
 		}
 	}
 	return t.own

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -21,22 +22,42 @@ const (
 // ctx, the default without one, and at most the runtime's greatest. It must be offered and waited for, or released. The
 // error is an *outcome.Error with NotAccepted: ctx has ended, or the turn that ctx belongs to may not call any more.
 func (rt *runtime) newLocal(ctx context.Context, op string, data []byte, h nats.Header, oneWay bool) (*envelope, error) {
-	c, err := callChain(ctx, op)
+	c, err := mayCall(ctx, op)
 	if err != nil {
 		return nil, err
 	}
-	if ctx.Err() != nil {
-		return nil, outcome.FromContext(ctx, op, outcome.NotAccepted, "", "it had ended before anything was sent")
-	}
 	e := envelopes.Get().(*envelope)
-	e.op, e.data, e.header, e.oneWay, e.chain = op, data, h, oneWay, c
-	e.size = sizeOf(data, h)
-	if oneWay {
-		e.word.Store(envLeft)
-	} else {
-		e.deadline.Store(int64(rt.deadline(ctx)))
+	e.fill(c, data, h, oneWay)
+	if !oneWay {
+		e.expect(rt.deadline(ctx))
 	}
 	return e, nil
+}
+
+// mayCall returns the chain of turns that encloses a call under ctx, or why it may not be made.
+func mayCall(ctx context.Context, op string) (*chain, error) {
+	c, err := callChain(ctx, op)
+	if err == nil && ctx.Err() != nil {
+		err = outcome.FromContext(ctx, op, outcome.NotAccepted, "", "it had ended before anything was sent")
+	}
+	return c, err
+}
+
+// fill makes a blank envelope a message of this process.
+func (e *envelope) fill(c *chain, data []byte, h nats.Header, oneWay bool) {
+	e.chain, e.data, e.header, e.oneWay, e.size = c, data, h, oneWay, sizeOf(data, h)
+	if oneWay {
+		e.word.Store(envLeft)
+	}
+}
+
+// expect makes the envelope one whose answer is waited for.
+func (e *envelope) expect(deadline instant) {
+	if e.reply == nil {
+		e.reply = &waiter{done: make(chan struct{}, 1)}
+	}
+	e.deadline = deadline
+	e.reply.deadline.Store(int64(deadline))
 }
 
 // deadline is when an operation under ctx ends at the latest.
@@ -51,11 +72,11 @@ func (rt *runtime) deadline(ctx context.Context) instant {
 // newRemote returns mail that came from elsewhere. It must be offered, or released after its refusal was sent.
 func newRemote(from origin) *envelope {
 	e := envelopes.Get().(*envelope)
-	e.op, e.from, e.data, e.header, e.oneWay = opRequest, from, from.Data(), from.Header(), from.OneWay()
+	e.from, e.data, e.header, e.oneWay = from, from.Data(), from.Header(), from.OneWay()
 	e.size = sizeOf(e.data, e.header)
 	e.word.Store(envLeft)
 	if at, ok := from.LocalDeadline(); ok {
-		e.deadline.Store(max(1, int64(tick().add(time.Until(at)))))
+		e.deadline = max(1, tick().add(time.Until(at)))
 	}
 	if e.header != nil {
 		e.chain = parseChain(e.header.Get(wire.HeaderChain))
@@ -66,19 +87,26 @@ func newRemote(from origin) *envelope {
 // request is a Request or, one-way, a Send to an object of this process: a Send returns once the mailbox has it. Errors
 // are those of Actors.Request.
 func (rt *runtime) request(ctx context.Context, o *object, op string, data []byte, h nats.Header, oneWay bool) (Reply, error) {
-	e, err := rt.newLocal(ctx, op, data, h, oneWay)
+	c, err := mayCall(ctx, op)
 	if err != nil {
 		return Reply{}, err
 	}
-	because, held := o.offerOneWay(e)
-	switch {
-	case because != whyNot:
+	if oneWay {
+		because, held := o.send(c, data, h)
+		switch {
+		case because != whyNot:
+			return Reply{}, because.refusal(op, o.target(), false)
+		case held != nil:
+			return Reply{}, held.wait(ctx, o.key(), rt.deadline(ctx))
+		}
+		return Reply{}, nil
+	}
+	e := envelopes.Get().(*envelope)
+	e.fill(c, data, h, false)
+	e.expect(rt.deadline(ctx))
+	if because := o.offer(e); because != whyNot {
 		e.release()
 		return Reply{}, because.refusal(op, o.target(), false)
-	case held != nil:
-		return Reply{}, held.wait(ctx, o.key(), rt.deadline(ctx))
-	case oneWay:
-		return Reply{}, nil
 	}
 	return rt.wait(ctx, o.key(), e)
 }
@@ -95,35 +123,31 @@ func (rt *runtime) waitHeld(ctx context.Context, key kvlocation.ObjectKey, e *en
 // wait waits for the answer of mail that an object has taken, until ctx or the mail's deadline ends, whatever the turn
 // does. It releases the mail.
 func (rt *runtime) wait(ctx context.Context, key kvlocation.ObjectKey, e *envelope) (Reply, error) {
-	done := ctx.Done()
-	op, c := e.op, e.chain
-	if done == nil {
-		e.arm()
-	} else if _, ok := ctx.Deadline(); !ok {
-		e.arm()
+	w, op, c, done := e.reply, e.op(), e.chain, ctx.Done()
+	if _, ok := ctx.Deadline(); !ok || done == nil {
+		w.arm()
 	}
 	for {
 		if done == nil {
-			<-e.done
+			<-w.done
 		} else {
 			select {
-			case <-e.done:
+			case <-w.done:
 			case <-done:
 			}
 		}
-		w := e.word.Load()
-		for w&envState == envWaiting {
-			if ctx.Err() == nil && !e.overdue() {
+		word := e.word.Load()
+		for word&envState == envWaiting {
+			if ctx.Err() == nil && !w.overdue() {
 				break
 			}
-			if !e.word.CompareAndSwap(w, w|envLeft) {
-				w = e.word.Load()
-				continue
+			if e.word.CompareAndSwap(word, word|envLeft) {
+				return Reply{}, leftError(ctx, op, key, c, word&envAccepted != 0)
 			}
-			return Reply{}, leftError(ctx, op, key, c, w&envAccepted != 0)
+			word = e.word.Load()
 		}
-		if w&envState == envEnded {
-			reply, err := e.reply, e.err
+		if word&envState == envEnded {
+			reply, err := w.reply, w.err
 			e.release()
 			return reply, err
 		}
@@ -142,45 +166,67 @@ func leftError(ctx context.Context, op string, key kvlocation.ObjectKey, c *chai
 	return outcome.FromContext(expired(ctx), op, acceptance, targetName(key.Kind, key.ID), detail)
 }
 
+// waiter is where one caller at a time waits for an answer.
+type waiter struct {
+	done     chan struct{} // a nudge: look at the envelope's word
+	deadline atomic.Int64  // instant; 0 while nobody waits
+	alarmAt  atomic.Int64  // instant at which the alarm goes off; 0 while it is not set
+	alarm    *time.Timer
+	reply    Reply
+	err      error
+}
+
+func (w *waiter) clear() {
+	w.deadline.Store(0)
+	w.reply, w.err = Reply{}, nil
+}
+
+// nudge makes the waiting caller look. One nudge that is under way is as good as two.
+func (w *waiter) nudge() {
+	select {
+	case w.done <- struct{}{}:
+	default:
+	}
+}
+
 // overdue reports whether the deadline has passed.
-func (e *envelope) overdue() bool {
-	d := e.deadline.Load()
+func (w *waiter) overdue() bool {
+	d := w.deadline.Load()
 	return d != 0 && int64(tick()) >= d
 }
 
-// arm makes sure that the waiting caller is nudged at the deadline. The alarm stays set from one use of the envelope to
-// the next: most calls end early and have the same timeout, so it goes off once in a timeout, finds that the deadline
-// has moved, and is set again; a call costs no timer.
+// arm makes sure that the waiting caller is nudged at the deadline. The alarm stays set from one use to the next: most
+// calls end early and have the same timeout, so it goes off once in a timeout, finds that the deadline has moved, and
+// is set again; a call costs no timer.
 //
 // Either arm sees that the alarm is off, or the alarm sees the deadline: each side writes before it reads.
-func (e *envelope) arm() {
-	deadline := e.deadline.Load()
-	if at := e.alarmAt.Load(); at != 0 && at <= deadline {
+func (w *waiter) arm() {
+	deadline := w.deadline.Load()
+	if at := w.alarmAt.Load(); at != 0 && at <= deadline {
 		return
 	}
-	e.alarmAt.Store(deadline)
-	e.setAlarm(deadline)
+	w.setAlarm(deadline)
 }
 
-func (e *envelope) setAlarm(deadline int64) {
+func (w *waiter) setAlarm(deadline int64) {
+	w.alarmAt.Store(deadline)
 	after := instant(deadline).sub(tick())
-	if e.alarm == nil {
-		e.alarm = time.AfterFunc(after, e.ring)
+	if w.alarm == nil {
+		w.alarm = time.AfterFunc(after, w.ring)
 		return
 	}
-	e.alarm.Reset(after)
+	w.alarm.Reset(after)
 }
 
 // ring is the alarm.
-func (e *envelope) ring() {
-	e.alarmAt.Store(0)
-	switch deadline := e.deadline.Load(); {
-	case deadline == 0: // not in use
+func (w *waiter) ring() {
+	w.alarmAt.Store(0)
+	switch deadline := w.deadline.Load(); {
+	case deadline == 0: // nobody waits
 	case int64(tick()) >= deadline:
-		e.nudge()
+		w.nudge()
 	default:
-		e.alarmAt.Store(deadline)
-		e.setAlarm(deadline)
+		w.setAlarm(deadline)
 	}
 }
 
