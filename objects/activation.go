@@ -342,9 +342,11 @@ func (s *Service) writeCreating(ctx context.Context, ord *order, field json.RawM
 		ctx, cancel = context.WithDeadline(ctx, ord.deadline)
 		defer cancel()
 	}
-	return s.settle(s.store.Create(ctx, kvlocation.NewObject{
-		Key: ord.key, Class: ord.reg.Class, Type: ord.reg.Name, Owner: s.owner(), Activation: field, AssumeMissing: true,
-	}))
+	return s.settle(func() (kvlocation.Change, error) {
+		return s.store.Create(ctx, kvlocation.NewObject{
+			Key: ord.key, Class: ord.reg.Class, Type: ord.reg.Name, Owner: s.owner(), Activation: field, AssumeMissing: true,
+		})
+	})
 }
 
 // plainCreate is an error of the store as that of a creation.
@@ -431,7 +433,7 @@ func (s *Service) takeOver(ctx context.Context, ord *order, e kvlocation.Entry, 
 	if err != nil {
 		return secured{}, err
 	}
-	ch, err := s.settle(s.store.Takeover(ctx, e, s.owner(), absent))
+	ch, err := s.settle(func() (kvlocation.Change, error) { return s.store.Takeover(ctx, e, s.owner(), absent) })
 	switch {
 	case illegal(err):
 		// Another node was faster: it knows, or the object is gone.

@@ -268,7 +268,7 @@ func (s *Service) closeRecord(ctx context.Context, o *object) error {
 		return err
 	}
 	owner := s.owner()
-	ch, err := s.settle(s.store.CloseObject(ctx, e, owner))
+	ch, err := s.settle(func() (kvlocation.Change, error) { return s.store.CloseObject(ctx, e, owner) })
 	switch {
 	case illegal(err):
 		return errLost

@@ -181,7 +181,7 @@ func (s *Service) makeReady(ctx context.Context, at kvlocation.Entry) (kvlocatio
 			return at, err
 		}
 		owner := s.owner()
-		ch, err := s.settle(s.store.Ready(ctx, at, owner))
+		ch, err := s.settle(func() (kvlocation.Change, error) { return s.store.Ready(ctx, at, owner) })
 		if err == nil {
 			if ch.Overwritten && !s.stillMine(ch.Entry, at, kvlocation.PhaseReady) {
 				return at, errOvertaken(at.Key, ch.Entry)
@@ -242,7 +242,11 @@ func (s *Service) undo(o *object, ord *order, sec secured, cause error) error {
 }
 
 func asUnknown(key kvlocation.ObjectKey, err error) error {
-	return outcome.Wrap("create", outcome.KindOf(err), outcome.Unknown, key.String(), "", err)
+	kind := outcome.KindOf(err)
+	if illegal(err) {
+		kind = outcome.Unavailable // the record, not the caller, was not as it had to be
+	}
+	return outcome.Wrap("create", kind, outcome.Unknown, key.String(), "", err)
 }
 
 // overtaken ends a creation whose record is another's: that one runs the stored first message and answers it, so its

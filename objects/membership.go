@@ -335,7 +335,7 @@ func (s *Service) writeWith(ctx context.Context, o *object, spot SpotRef) error 
 			return err
 		}
 	}
-	ch, err := s.settle(s.store.SetWith(ctx, e, s.owner(), with))
+	ch, err := s.settle(func() (kvlocation.Change, error) { return s.store.SetWith(ctx, e, s.owner(), with) })
 	switch {
 	case illegal(err):
 		return lostError("", o)

@@ -81,7 +81,9 @@ func TestMembership(t *testing.T) {
 		return c, nil
 	}}
 	lobby := Type{Name: "lobby", Class: kvlocation.ClassEntrySpot, New: func(context.Context, *Self, []byte) (Object, error) {
-		return HandlerFunc(func(_ context.Context, req *Request) (Reply, error) { return Reply{Data: []byte("lobby of " + req.Self().RID())}, nil }), nil
+		return HandlerFunc(func(_ context.Context, req *Request) (Reply, error) {
+			return Reply{Data: []byte("lobby of " + req.Self().RID())}, nil
+		}), nil
 	}}
 	a := m.node("a", types(tp.typ(kvlocation.ClassActor, "user"), hall, lobby))
 	b := m.node("b", types(tp.typ(kvlocation.ClassActor, "user"), hall))

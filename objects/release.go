@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,8 @@ const (
 	maxReleasedNamed = 1000
 	// maxProofs bounds the proofs that a Service remembers. A proof holds for ever.
 	maxProofs = 256
+	// proofSoon is how long a release waits before it says that it waits for the proof.
+	proofSoon = 500 * time.Millisecond
 	// proofTimeout bounds a proof beyond the caller's patience: the longest TTL and the store's time.
 	proofTimeout = 3 * time.Minute
 )
@@ -44,7 +47,9 @@ type ownerRun struct {
 
 // proof is a proof under way, or done.
 type proof struct {
-	done chan struct{}
+	done  chan struct{}
+	ttl   time.Duration // of the run's lease, as its descriptor says, else the default
+	until time.Time     // when it ends at the earliest
 	// These are written before done is closed.
 	gone kvlocation.GoneProof
 	err  error
@@ -86,7 +91,7 @@ func (s *Service) Release(ctx context.Context, req ReleaseRequest, progress func
 		return ReleaseReport{}, outcome.Wrap("release", outcome.InvalidOperation, outcome.NotAccepted, req.target(), "", err)
 	}
 	if req.By == "" {
-		req.By = s.cfg.RID
+		req.By = cmp.Or(s.cfg.RID, "a client")
 	}
 	if req.ID != "" {
 		return s.releaseExact(ctx, req, progress)
@@ -232,17 +237,23 @@ func (s *Service) prove(ctx context.Context, rid string, lifecycle uint64, repor
 		return nil, outcome.Wrap("release", outcome.InvalidOperation, outcome.NotAccepted, fmt.Sprintf("node %q", rid),
 			fmt.Sprintf("node %q lifecycle %d is the one that answers", rid, lifecycle), kvlocation.ErrNodeAlive)
 	}
-	p, err := s.beginProof(ctx, rid, lifecycle, report)
+	p, err := s.beginProof(rid, lifecycle)
 	if err != nil {
 		return nil, err
 	}
-	if report.Waiting {
-		progress(*report)
-	}
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		return nil, nil
+	soon := time.NewTimer(proofSoon) // that the owner lives, or that the proof is known, is said at once
+	defer soon.Stop()
+	for over := false; !over; {
+		select {
+		case <-p.done:
+			over = true
+		case <-soon.C:
+			report.Waiting, report.Until = true, p.until
+			progress(*report)
+		case <-ctx.Done():
+			report.Waiting, report.Until = true, p.until
+			return nil, nil
+		}
 	}
 	report.Waiting, report.Until = false, time.Time{}
 	if p.err != nil {
@@ -251,39 +262,21 @@ func (s *Service) prove(ctx context.Context, rid string, lifecycle uint64, repor
 	return &p.gone, nil
 }
 
-// beginProof starts a proof, unless one is under way or done. That the owner lives is said at once.
-func (s *Service) beginProof(ctx context.Context, rid string, lifecycle uint64, report *ReleaseReport) (*proof, error) {
+// beginProof starts a proof, unless one is under way or done.
+func (s *Service) beginProof(rid string, lifecycle uint64) (*proof, error) {
 	run := ownerRun{rid, lifecycle}
+	wait := kvlocation.DefaultTTL
+	if m, ok := s.cfg.Directory.Members().Get(rid); ok && m.Lifecycle == lifecycle && m.LeaseTTLMillis > 0 {
+		wait = time.Duration(m.LeaseTTLMillis) * time.Millisecond
+	}
 	ps := &s.proofs
 	ps.mu.Lock()
-	p := ps.by[run]
-	ps.mu.Unlock()
-	if p != nil {
-		select {
-		case <-p.done:
-		default:
-			report.Waiting = true
-		}
-		return p, nil
-	}
-	st, err := s.store.LeaseOf(ctx, rid)
-	if err != nil {
-		return nil, err
-	}
-	wait := kvlocation.DefaultTTL
-	if m, ok := s.cfg.Directory.Members().Get(rid); ok && m.LeaseTTLMillis > 0 {
-		wait = max(wait, time.Duration(m.LeaseTTLMillis)*time.Millisecond)
-	}
-	if !(st.Live && st.Lifecycle == lifecycle) {
-		report.Waiting, report.Until = true, time.Now().Add(wait).UTC()
-	}
-	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if p = ps.by[run]; p != nil {
+	if p := ps.by[run]; p != nil {
 		return p, nil
 	}
 	ps.evictLocked()
-	p = &proof{done: make(chan struct{})}
+	p := &proof{done: make(chan struct{}), ttl: wait, until: time.Now().Add(wait).UTC()}
 	ps.by[run] = p
 	if !s.spawn(func() { s.runProof(run, p) }) {
 		delete(ps.by, run)
@@ -312,7 +305,7 @@ func (s *Service) runProof(run ownerRun, p *proof) {
 	ctx, cancel := context.WithTimeout(s.ctx, proofTimeout)
 	defer cancel()
 	for {
-		p.gone, p.err = s.store.ProvablyGone(ctx, run.rid, run.lifecycle, kvlocation.GoneConfig{By: s.name()})
+		p.gone, p.err = s.store.ProvablyGone(ctx, run.rid, run.lifecycle, kvlocation.GoneConfig{By: s.cfg.RID, TTL: p.ttl})
 		// Another program is proving the same: its key goes away when it is done.
 		if p.err == nil || !errors.Is(p.err, outcome.Unavailable) || ctx.Err() != nil {
 			break
@@ -325,14 +318,6 @@ func (s *Service) runProof(run ownerRun, p *proof) {
 		s.proofs.mu.Unlock()
 	}
 	close(p.done)
-}
-
-// name is how this program calls itself to people who look at the store.
-func (s *Service) name() string {
-	if s.cfg.RID != "" {
-		return s.cfg.RID
-	}
-	return "" // the store's own name
 }
 
 // releaseEntry releases one record, and writes down what came of it.
@@ -367,14 +352,14 @@ func (s *Service) releaseEntry(ctx context.Context, req ReleaseRequest, e kvloca
 // releaseRecord is the compare-and-set: of a Ready object a release, of one that never was a cancel.
 func (s *Service) releaseRecord(ctx context.Context, e kvlocation.Entry, gone kvlocation.GoneProof) error {
 	if e.Phase() != kvlocation.PhaseCreating {
-		_, err := s.settle(s.store.Release(ctx, e, gone))
+		_, err := s.settle(func() (kvlocation.Change, error) { return s.store.Release(ctx, e, gone) })
 		return err
 	}
 	absent, err := s.store.ConfirmAbsent(ctx, gone.RID(), gone.Lifecycle())
 	if err != nil {
 		return err
 	}
-	_, err = s.settle(s.store.Cancel(ctx, e, s.owner(), absent))
+	_, err = s.settle(func() (kvlocation.Change, error) { return s.store.Cancel(ctx, e, s.owner(), absent) })
 	return err
 }
 

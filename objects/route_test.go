@@ -338,12 +338,16 @@ func TestWarmRequestCosts(t *testing.T) {
 	armed := b.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION.>", Times: -1, Action: fabrictest.Signal})
 	direct := channels.RunCall{Op: "request", Target: "x", RID: "a", Lifecycle: m.nodes[0].lease.Lifecycle(), Data: data}
 	direct.Subject = b.router.RunSubject("a", direct.Lifecycle, serviceName, "msg.actor.x")
-	plain := testing.AllocsPerRun(500, func() {
+	call := func() {
 		if _, err := b.router.CallRun(ctx, &direct); err != nil {
 			t.Fatal(err)
 		}
-	})
-	warm := testing.AllocsPerRun(500, request)
+	}
+	// The server is in this process, and everything is counted: the least of several runs has the least of the rest.
+	plain, warm := testing.AllocsPerRun(300, call), testing.AllocsPerRun(300, request)
+	for range 3 {
+		plain, warm = min(plain, testing.AllocsPerRun(300, call)), min(warm, testing.AllocsPerRun(300, request))
+	}
 	if armed.Count() != 0 {
 		t.Fatalf("warm requests asked the store %d times", armed.Count())
 	}

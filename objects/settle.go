@@ -16,18 +16,24 @@ const (
 	settlePause = 100 * time.Millisecond
 )
 
-// settle pursues a record write until its result is definite (FO-7a, FO-7e), beyond the operation's own time.
-func (s *Service) settle(ch kvlocation.Change, err error) (kvlocation.Change, error) {
-	end := monotime.Now().Add(settleLimit)
-	for {
+// settle makes a record write and pursues it until its result is definite (FO-7a, FO-7e), beyond the operation's own time.
+// A write that was lost for ever is decided and made anew.
+func (s *Service) settle(write func() (kvlocation.Change, error)) (kvlocation.Change, error) {
+	ch, err := write()
+	for end := monotime.Now().Add(settleLimit); err != nil && s.ctx.Err() == nil && monotime.Now() < end; {
 		var p *kvlocation.Pending
-		if !errors.As(err, &p) || s.ctx.Err() != nil || monotime.Now() > end {
+		switch {
+		case errors.As(err, &p):
+			s.stats.unresolved.Add(1)
+			s.pause(settlePause)
+			ch, err = s.store.Resolve(s.ctx, p)
+		case errors.Is(err, kvlocation.ErrConflict):
+			ch, err = write()
+		default:
 			return ch, err
 		}
-		s.stats.unresolved.Add(1)
-		s.pause(settlePause)
-		ch, err = s.store.Resolve(s.ctx, p)
 	}
+	return ch, err
 }
 
 // pause waits, or until the Service ends.
@@ -54,7 +60,7 @@ func illegal(err error) bool {
 // cancelRecord ends a Creating record, however long the store takes. A nil error means that it is cancelled.
 func (s *Service) cancelRecord(at kvlocation.Entry, absent kvlocation.Absence) error {
 	for end := monotime.Now().Add(settleLimit); ; {
-		ch, err := s.settle(s.store.Cancel(s.ctx, at, s.owner(), absent))
+		ch, err := s.settle(func() (kvlocation.Change, error) { return s.store.Cancel(s.ctx, at, s.owner(), absent) })
 		switch {
 		case err == nil && ch.Overwritten && ch.Entry.Phase() != kvlocation.PhaseMissing && ch.Entry.Generation() == at.Generation():
 			return errOvertaken(at.Key, ch.Entry)
