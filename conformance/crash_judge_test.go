@@ -24,10 +24,10 @@ func unfinished(t *testing.T, c *crash) {
 	for i := range c.steps {
 		a := c.object(i)
 		opens = append(opens, c.Gate(t, a.Key(), journal.Factory))
+		a.Timeout = 25 * time.Second // a first message waits for whoever takes over
 		if a.Way == "" {
-			a.Way = history.Create
+			a.Way, a.Timeout = history.Create, 5*time.Second
 		}
-		a.Timeout = 40 * time.Second // a first message waits for whoever takes over
 		c.next.Begin(a)
 		c.AwaitNoted(t, a.Key(), journal.Factory, 1)
 	}
@@ -154,8 +154,8 @@ func says(e kvlocation.Entry, alive, instance bool, r bed.Result) (done bool, wr
 	return refused(outcome.Unavailable), ""
 }
 
-// reborn releases an object whose owner is dead and has it made again, by a new generation.
-func (c *crash) reborn(t *testing.T, o *pinned) {
+// reborn releases an object whose owner is gone and has it made again, by a new generation. It says so in told.
+func (c *crash) reborn(t *testing.T, o *pinned, told *string) {
 	e := c.Record(t, c.client.Store(), o.key())
 	a := c.object(o.i)
 	a.Timeout = bed.Long
@@ -189,7 +189,7 @@ func (c *crash) reborn(t *testing.T, o *pinned) {
 	if generation <= e.Generation() {
 		o.broken = append(o.broken, fmt.Sprintf("made again as generation %d after %d", generation, e.Generation()))
 	}
-	o.after += "; made again: done"
+	*told += "; made again: done"
 }
 
 // until repeats an operation until it succeeds, and says so when it does not.

@@ -143,7 +143,7 @@ type pinned struct {
 func (o *pinned) key() string { return o.act.Key() }
 
 // mark stands in the payload of the object's operation.
-func (o *pinned) mark() string { return fmt.Sprintf("<%d>", o.i) }
+func (o *pinned) mark() string { return fmt.Sprintf("#%d#", o.i) }
 
 // object names the i-th step's object.
 func (c *crash) object(i int) bed.Act {
@@ -217,8 +217,8 @@ func (o *pinned) begin(t *testing.T) { o.id = o.c.user.Begin(o.act) }
 func (o *pinned) arrive(t *testing.T) {
 	t.Helper()
 	fabrictest.Eventually(t, bed.Long, o.String()+" is reached", func() bool {
-		if o.code != "" {
-			return len(o.c.Noted(t, o.key(), o.code)) > o.was
+		if o.code != "" && len(o.c.Noted(t, o.key(), o.code)) > o.was {
+			return true
 		}
 		for _, a := range o.arms {
 			if a.Count() > 0 {

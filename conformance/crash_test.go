@@ -115,8 +115,11 @@ func (c *crash) victim() *bed.Member {
 
 // patience is how long the operations at the steps may take.
 func (c *crash) patience() time.Duration {
-	if c.fault == frozen && c.victim() == c.caller || c.fault == messageLost {
-		return 40 * time.Second // an operation of a frozen process cannot end before it is thawed
+	switch {
+	case c.byActor:
+		return 40 * time.Second // a release waits for a proof
+	case c.fault == frozen && c.victim() == c.caller:
+		return 20 * time.Second // what a frozen process has begun cannot end before it is thawed
 	}
 	return 10 * time.Second
 }
@@ -186,6 +189,22 @@ func (c *crash) strike(t *testing.T) {
 	}
 }
 
+// end ends the fault and waits until the process serves again, under a new lease.
+func (c *crash) end(t *testing.T) {
+	t.Helper()
+	v := c.victim()
+	switch c.fault {
+	case frozen:
+		v.Thaw(t)
+	case cutOff:
+		v.Proxies.Heal()
+	default:
+		return
+	}
+	fabrictest.Eventually(t, bed.Long, v.RID+" has a lease again", func() bool { return c.Lease(t, c.client.Store(), v.RID).Live })
+	v.Became(t, "Serving")
+}
+
 // settle has the next operations issued while the fault lasts and when it is over, and judges.
 func (c *crash) settle(t *testing.T) []crashCell {
 	together(c.objects, func(o *pinned) {
@@ -193,15 +212,11 @@ func (c *crash) settle(t *testing.T) []crashCell {
 			o.heard = c.user.Ended(t, o.id)
 		}
 		o.during = c.judgeNext(t, o)
+		if o.where == late && c.fault != messageLost && c.struck != "caller" {
+			c.reborn(t, o, &o.during) // so that what arrives late meets another incarnation
+		}
 	})
-	switch v := c.victim(); c.fault {
-	case frozen:
-		v.Thaw(t)
-		v.Became(t, "Serving")
-	case cutOff:
-		v.Proxies.Heal()
-		v.Became(t, "Serving")
-	}
+	c.end(t)
 	for _, o := range c.objects {
 		o.late()
 	}
@@ -210,7 +225,7 @@ func (c *crash) settle(t *testing.T) []crashCell {
 		o.after = c.judgeNext(t, o)
 	})
 	if c.fault == killed {
-		together(c.objects, func(o *pinned) { c.reborn(t, o) })
+		together(c.objects, func(o *pinned) { c.reborn(t, o, &o.after) })
 	}
 	return c.rows(t)
 }
@@ -234,6 +249,7 @@ func (c *crash) rows(t *testing.T) (cells []crashCell) {
 			ops = append(ops, u.Ops()...)
 		}
 	}
+	c.CatchUp(t)
 	whole := c.Evidence(t, ops)
 	for _, o := range c.objects {
 		own := *whole

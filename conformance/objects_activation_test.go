@@ -139,7 +139,7 @@ func deadOwnerIsNotMissing(t *testing.T) {
 	s.Get("a").Freeze(t)
 	s.leaseGone(t, "a")
 	short := visit
-	short.Timeout = time.Second
+	short.Timeout = 5 * time.Second // beyond the time in which it shows that the owner is silent
 	for _, u := range []*bed.User{s.user, s.another(t, "second")} {
 		for range 3 {
 			if r := u.Do(t, short); r.Err == nil || errors.Is(r.Err, outcome.Accepted) || errors.Is(r.Err, outcome.NotFound) {

@@ -110,6 +110,7 @@ func (s *scene) judgeAs(t *testing.T, lapsed bool, more ...*bed.User) *history.E
 	if !lapsed {
 		s.Settle(t, ops)
 	}
+	s.CatchUp(t)
 	e := s.Evidence(t, ops)
 	e.Lapsed = lapsed
 	bed.Judge(t, e, append([]history.Validator{history.OneOwner, history.InOrder}, always...)...)
@@ -146,6 +147,11 @@ func (s *scene) unavailable(t *testing.T, what string, u *bed.User, a bed.Act) {
 func (s *scene) answers(t *testing.T, what string, u *bed.User, a bed.Act) bed.Result {
 	t.Helper()
 	var r bed.Result
+	defer func() {
+		if r.Err != nil {
+			t.Errorf("%s: the last answer was %v", what, r.Err)
+		}
+	}()
 	fabrictest.Eventually(t, bed.Long, what, func() bool { r = u.Do(t, a); return r.Err == nil })
 	return r
 }

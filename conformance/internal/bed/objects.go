@@ -3,6 +3,7 @@ package bed
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"natsfabric/conformance/internal/history"
 	"natsfabric/conformance/internal/job"
@@ -105,6 +107,49 @@ func (b *Bed) WatchRecords(t testing.TB) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// CatchUp waits until the last write of each object that the journal names is noted, too: the store's notices may be behind
+// the answers of operations.
+func (b *Bed) CatchUp(t testing.TB) {
+	t.Helper()
+	js, err := jetstream.New(b.Plain(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, Long)
+	defer cancel()
+	stream, err := js.Stream(ctx, "KV_"+wire.Mesh(Mesh).LocationBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := map[string]uint64{}
+	for _, e := range b.Journal(t) {
+		if _, known := last[e.Object]; known {
+			continue
+		}
+		m, err := stream.GetLastMsgForSubject(ctx, RecordSubject(e.Object))
+		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+			t.Fatal(err)
+		}
+		if last[e.Object] = 0; m != nil {
+			last[e.Object] = m.Sequence
+		}
+	}
+	fabrictest.Eventually(t, Long, "every write of a record is noted", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		noted := map[string]uint64{}
+		for _, w := range b.writes {
+			noted[w.Object] = max(noted[w.Object], w.Revision)
+		}
+		for object, revision := range last {
+			if noted[object] < revision {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // Records returns what was noted of an object's record so far.
