@@ -64,6 +64,8 @@ type object struct {
 	reg *regType
 	id  string
 	me  Self
+	// same is the next object whose ID has the same hash; it is guarded by the registry's part.
+	same *object
 	// shard is where the object's turns are counted.
 	shard uint8
 

@@ -67,10 +67,7 @@ type runtime struct {
 	full chan struct{}
 
 	seed  maphash.Seed
-	parts [shards]struct {
-		mu    sync.RWMutex
-		kinds [2]map[string]*object // actors, spots
-	}
+	parts [shards]part
 
 	sched     *scheduler
 	clock     *clock
@@ -79,6 +76,12 @@ type runtime struct {
 	period atomic.Pointer[period]
 	// draining: new mail is refused. stopped: nothing runs any more.
 	draining, stopped atomic.Bool
+}
+
+// part is a part of the registry: by the hash of the ID, which is made once, and from there along object.same.
+type part struct {
+	mu    sync.RWMutex
+	kinds [2]map[uint64]*object // actors, spots
 }
 
 // period is one period in which the lease holds.
@@ -121,7 +124,7 @@ func newRuntime(cfg runtimeConfig, back backing) (*runtime, error) {
 		rt.byKey[key], rt.order = reg, append(rt.order, reg)
 	}
 	for i := range rt.parts {
-		rt.parts[i].kinds = [2]map[string]*object{{}, {}}
+		rt.parts[i].kinds = [2]map[uint64]*object{{}, {}}
 	}
 	rt.sched = newScheduler(rt, cfg.maxTurns)
 	rt.clock = newClock(rt)
@@ -143,34 +146,63 @@ func newRegType(t Type) *regType {
 // typeOf returns a registered type; nil when this node has none of that name and class.
 func (rt *runtime) typeOf(class Class, name string) *regType { return rt.byKey[typeKey{class, name}] }
 
-// slot returns where an object stands in the registry.
-func (rt *runtime) slot(kind kvlocation.ObjectKind, id string) (part, k int) {
+// place returns where an object stands in the registry.
+func (rt *runtime) place(kind kvlocation.ObjectKind, id string) (p *part, k int, hash uint64) {
 	if kind == kvlocation.KindSpot {
 		k = 1
 	}
-	return int(maphash.String(rt.seed, id) % shards), k
+	hash = maphash.String(rt.seed, id)
+	return &rt.parts[hash%shards], k, hash
 }
 
 // find returns the object that this node owns or is creating; nil when there is none.
 func (rt *runtime) find(kind kvlocation.ObjectKind, id string) *object {
-	i, k := rt.slot(kind, id)
-	p := &rt.parts[i]
+	p, k, hash := rt.place(kind, id)
 	p.mu.RLock()
-	o := p.kinds[k][id]
+	o := p.kinds[k][hash]
+	for o != nil && o.id != id {
+		o = o.same
+	}
 	p.mu.RUnlock()
 	return o
 }
 
 // insert puts o into the registry, unless another one is there: that one is returned.
 func (rt *runtime) insert(o *object) (existing *object) {
-	i, k := rt.slot(o.reg.kind, o.id)
-	p := &rt.parts[i]
+	p, k, hash := rt.place(o.reg.kind, o.id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if existing = p.kinds[k][o.id]; existing == nil {
-		p.kinds[k][o.id] = o
+	first := p.kinds[k][hash]
+	for existing = first; existing != nil; existing = existing.same {
+		if existing.id == o.id {
+			return existing
+		}
 	}
-	return existing
+	o.same = first
+	p.kinds[k][hash] = o
+	return nil
+}
+
+// forget takes o out of the registry.
+func (rt *runtime) forget(o *object) {
+	p, k, hash := rt.place(o.reg.kind, o.id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first := p.kinds[k][hash]
+	if first == o {
+		if o.same == nil {
+			delete(p.kinds[k], hash)
+		} else {
+			p.kinds[k][hash] = o.same
+		}
+		return
+	}
+	for at := first; at != nil; at = at.same {
+		if at.same == o {
+			at.same = o.same
+			return
+		}
+	}
 }
 
 // each calls f for every object; those that come or go meanwhile may be missed. f may take its time: no lock is held.
@@ -181,7 +213,9 @@ func (rt *runtime) each(f func(*object)) {
 		list := make([]*object, 0, len(p.kinds[0])+len(p.kinds[1]))
 		for _, objects := range p.kinds {
 			for _, o := range objects {
-				list = append(list, o)
+				for ; o != nil; o = o.same {
+					list = append(list, o)
+				}
 			}
 		}
 		p.mu.RUnlock()
@@ -264,13 +298,7 @@ func (rt *runtime) remove(o *object, cause, held error) {
 	o.state, o.cause = objectClosed, cause
 	list := o.box.takeAll()
 	o.mu.Unlock()
-	i, k := rt.slot(o.reg.kind, o.id)
-	p := &rt.parts[i]
-	p.mu.Lock()
-	if p.kinds[k][o.id] == o {
-		delete(p.kinds[k], o.id)
-	}
-	p.mu.Unlock()
+	rt.forget(o)
 	rt.clock.forget(o)
 	rt.unreserve(o.reg)
 	for e := list; e != nil; {

@@ -17,10 +17,14 @@ const (
 )
 
 // scheduler gives objects with mail to workers. A worker is a goroutine that runs one object's turns, one after the
-// other. There are at most max of them, each started when it is needed; objects beyond that stand in the run queue, in
-// the order in which they got mail. A handler that blocks keeps its worker, and nobody else's.
+// other. There are at most max of them, each started when it is needed. A handler that blocks keeps its worker, and
+// nobody else's.
 //
-// While it is closed, by a lapse of the lease, objects go into the run queue only.
+// Objects that get mail stand in the run queue, in that order. One worker at a time is summoned for them, and when it
+// comes and finds more it summons the next: so a burst is shared by as many workers as it takes and wakes no goroutine
+// for each message, and an object whose handler blocks holds up nobody behind it.
+//
+// While it is closed, by a lapse of the lease, objects stay in the run queue.
 type scheduler struct {
 	rt  *runtime
 	max int
@@ -36,6 +40,9 @@ type scheduler struct {
 
 	queued atomic.Int64 // length of the run queue
 	lapsed atomic.Bool  // it is closed; written under mu
+	// coming: a summoned worker is on its way. It is set under mu, behind the writing of queued; the worker clears it
+	// and reads queued afterwards: so either who queues sees that nobody comes, or who comes sees what is queued.
+	coming atomic.Bool
 }
 
 // worker is one goroutine.
@@ -45,6 +52,8 @@ type worker struct {
 	cur atomic.Pointer[object]
 	// admitted is when the lease was asked last.
 	admitted instant
+	// unread is how many one-way turns may still end without a look at the clock.
+	unread int
 	// spare is the cleared envelope of its last turn; nil when somebody else has it.
 	spare *envelope
 }
@@ -60,30 +69,44 @@ func (s *scheduler) ready(o *object) {
 	s.placeLocked(o)
 }
 
-// placeLocked gives o to a worker or to the run queue, and unlocks.
+// placeLocked sees that a worker gets to o, and unlocks.
 func (s *scheduler) placeLocked(o *object) {
-	if !s.lapsed.Load() {
-		if last := len(s.idle) - 1; last >= 0 {
-			w := s.idle[last]
-			s.idle = s.idle[:last]
-			s.mu.Unlock()
-			w.wake <- o
-			return
-		}
-		if len(s.all) < s.max && !s.stopped {
-			s.startLocked(o)
-			s.mu.Unlock()
-			return
-		}
-	}
 	s.pushLocked(o)
+	s.summonLocked()
+}
+
+// summonLocked summons a worker for the head of the run queue, unless one is on its way or none is to be had: then one
+// that has ended a turn will look. It unlocks.
+func (s *scheduler) summonLocked() {
+	if s.head == nil || s.lapsed.Load() || !s.coming.CompareAndSwap(false, true) {
+		s.mu.Unlock()
+		return
+	}
+	if last := len(s.idle) - 1; last >= 0 {
+		w := s.idle[last]
+		s.idle = s.idle[:last]
+		o := s.popLocked()
+		s.mu.Unlock()
+		w.wake <- o
+		return
+	}
+	if len(s.all) < s.max && !s.stopped {
+		w := &worker{wake: make(chan *object, 1)}
+		s.all[w] = struct{}{}
+		go s.work(w, s.popLocked())
+	} else {
+		s.coming.Store(false)
+	}
 	s.mu.Unlock()
 }
 
-func (s *scheduler) startLocked(o *object) {
-	w := &worker{wake: make(chan *object, 1)}
-	s.all[w] = struct{}{}
-	go s.work(w, o)
+// arrived is called by a worker that was summoned.
+func (s *scheduler) arrived() {
+	s.coming.Store(false)
+	if s.queued.Load() > 0 {
+		s.mu.Lock()
+		s.summonLocked()
+	}
 }
 
 func (s *scheduler) pushLocked(o *object) {
@@ -119,6 +142,7 @@ func (s *scheduler) work(w *worker, o *object) {
 			s.replace(w)
 		}
 	}()
+	s.arrived()
 	for o != nil {
 		w.cur.Store(o)
 		after := s.run(w, o)
@@ -140,6 +164,7 @@ const (
 // run runs turns of o until it has no mail, has used up its budget while others wait, or the lease lapses.
 func (s *scheduler) run(w *worker, o *object) after {
 	now := tick()
+	w.unread = 0
 	end := now.add(timeBudget)
 	for n := 1; ; n++ {
 		e := o.take(w, now)
@@ -176,7 +201,7 @@ func (s *scheduler) next(w *worker, o *object, how after) *object {
 	}
 	if !s.lapsed.Load() {
 		if o := s.popLocked(); o != nil {
-			s.mu.Unlock()
+			s.summonLocked()
 			return o
 		}
 	}
@@ -187,7 +212,10 @@ func (s *scheduler) next(w *worker, o *object, how after) *object {
 	}
 	s.idle = append(s.idle, w)
 	s.mu.Unlock()
-	return <-w.wake
+	if o = <-w.wake; o != nil {
+		s.arrived()
+	}
+	return o
 }
 
 // quietLocked counts an object that is neither queued nor with a worker any more.
@@ -228,19 +256,8 @@ func (s *scheduler) close() {
 // open gives workers to what waits.
 func (s *scheduler) open() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.lapsed.Store(false)
-	for s.head != nil {
-		if last := len(s.idle) - 1; last >= 0 {
-			w := s.idle[last]
-			s.idle = s.idle[:last]
-			w.wake <- s.popLocked() // has room: an idle worker is given one object
-		} else if len(s.all) < s.max && !s.stopped {
-			s.startLocked(s.popLocked())
-		} else {
-			return
-		}
-	}
+	s.summonLocked()
 }
 
 // whenQuiet returns a channel that is closed once no object has mail or a turn.
