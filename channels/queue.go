@@ -22,6 +22,7 @@ type queue struct {
 	stopped  bool // workers end when there is nothing to do
 
 	workers int           // all of them
+	coming  bool          // one was woken or started and has not looked at the ring since
 	idle    []chan bool   // of those that wait, the longest first; true = work, false = end
 	minIdle int           // the fewest that waited since the last trim
 	empty   chan struct{} // closed and replaced whenever nothing is queued or running; nil while nobody waits
@@ -69,8 +70,7 @@ func (q *queue) reserveLocked(req *Request) why {
 	return whyNot
 }
 
-// commitLocked queues a request whose room is taken, and unlocks. It leaves no request without a worker that will
-// look for it, unless all of them are busy.
+// commitLocked queues a request whose room is taken, and unlocks.
 func (q *queue) commitLocked(req *Request) {
 	if q.n == len(q.ring) {
 		grown := make([]*Request, max(16, 2*len(q.ring)))
@@ -81,10 +81,22 @@ func (q *queue) commitLocked(req *Request) {
 	}
 	q.ring[(q.head+q.n)%len(q.ring)] = req
 	q.n++
+	q.summonLocked()
+}
+
+// summonLocked calls one more worker if something waits, and unlocks. Only one is on its way at a time; it calls the next
+// before it runs what it takes. So nothing waits while a worker is free, and under load a worker that has just ended a
+// request takes the next, instead of one being woken for each.
+func (q *queue) summonLocked() {
+	if q.n == 0 || q.coming {
+		q.mu.Unlock()
+		return
+	}
 	if last := len(q.idle) - 1; last >= 0 {
 		wake := q.idle[last]
 		q.idle = q.idle[:last]
 		q.minIdle = min(q.minIdle, last)
+		q.coming = true
 		q.mu.Unlock()
 		wake <- true
 		return
@@ -92,24 +104,28 @@ func (q *queue) commitLocked(req *Request) {
 	start := q.workers < q.maxWorkers
 	if start {
 		q.workers++
+		q.coming = true
 	}
 	q.mu.Unlock()
 	if start {
-		go q.work()
+		go q.work(true)
 	}
 }
 
-// work is a worker.
-func (q *queue) work() {
+// work is a worker; summoned says that it was started because something waits.
+func (q *queue) work(summoned bool) {
 	ended := false
 	defer func() {
 		if !ended { // the handler ended the goroutine (runtime.Goexit): somebody else takes over
-			go q.work()
+			go q.work(false)
 		}
 	}()
 	wake := make(chan bool, 1)
 	for {
 		q.mu.Lock()
+		if summoned {
+			q.coming, summoned = false, false
+		}
 		if q.n == 0 {
 			if len(q.idle)+1 == q.workers && q.count == 0 && q.empty != nil {
 				close(q.empty)
@@ -127,6 +143,7 @@ func (q *queue) work() {
 				ended = true
 				return
 			}
+			summoned = true
 			continue
 		}
 		req := q.ring[q.head]
@@ -135,7 +152,7 @@ func (q *queue) work() {
 		q.n--
 		q.count--
 		q.bytes -= req.size()
-		q.mu.Unlock()
+		q.summonLocked()
 		q.run(req)
 	}
 }
