@@ -37,10 +37,10 @@ func TestAdminOfObjects(t *testing.T) {
 	t.Parallel()
 	s := fabrictest.StartServer(t)
 	newMesh(t, s, "m")
-	short := func(rid string, types []objects.Type) *fabric.Node {
-		return startNode(t, fabric.Config{Mesh: "m", RID: rid, Connect: fabric.Connect{URL: s.URL()}, Types: types, LeaseTTL: 2 * time.Second, LeaseRenew: 300 * time.Millisecond})
+	node := func(rid string, types []objects.Type) *fabric.Node {
+		return startNode(t, fabric.Config{Mesh: "m", RID: rid, Connect: fabric.Connect{URL: s.URL()}, Types: types})
 	}
-	a, b := short("a", counters()), short("b", nil)
+	a, b := node("a", counters()), node("b", nil)
 	ctx := timeout(t, 120*time.Second)
 	nc := s.Connect(t)
 	ref, err := b.Actors().Create(ctx, "counter", "one", nil)
@@ -106,8 +106,16 @@ func TestAdminOfObjects(t *testing.T) {
 		})
 		return reply
 	}
-	if reply := awaitRelease(one); reply.Released != 1 || reply.AnsweredBy != "b" {
+	reply := awaitRelease(one)
+	if reply.Released != 1 || reply.AnsweredBy != "b" {
 		t.Errorf("release of one: %+v", reply)
+	}
+	var again fabric.ReleaseReply
+	if err := askAdmin(t, nc, reply.Poll, one, &again); err != nil || again.Released != 1 || again.Started != reply.Started {
+		t.Errorf("asked again how it went: %+v, %v", again, err)
+	}
+	if err := askAdmin(t, nc, "fab.m.admin.release", one, &again); !errors.Is(err, outcome.NotFound) {
+		t.Errorf("release of what was released: %v", err)
 	}
 	owner := `"rid":"a","lifecycle":` + strconv.FormatUint(lifecycle, 10)
 	if reply := awaitRelease(`{` + owner + `,"class":"actor","dry_run":true}`); reply.Released != 3 || !reply.DryRun {

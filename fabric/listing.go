@@ -38,17 +38,14 @@ func (n *Node) keepListed(ctx context.Context) {
 }
 
 // mustList reports whether the store holds another descriptor of this node than it should. A node that is not Serving
-// leaves that to whatever brings it back, and one that cannot trust its list of members to the day when it can.
+// leaves that to whatever brings it back.
 func (n *Node) mustList() bool {
-	if n.State() != kvlocation.StateServing || !n.dir.Healthy() {
+	if n.State() != kvlocation.StateServing {
 		return false
 	}
-	stored, ok := n.dir.Members().Get(n.cfg.RID)
-	want := n.descriptor(kvlocation.StateServing)
-	same := ok && stored.Lifecycle == n.lease.Lifecycle() && stored.State == want.State && stored.AppVersion == want.AppVersion &&
-		stored.Weight == want.Weight && stored.Wave == want.Wave && stored.Capacity == want.Capacity &&
-		slices.Equal(stored.Channels, want.Channels) && slices.Equal(stored.Types, want.Types)
-	return !same
+	n.publishing.Lock()
+	defer n.publishing.Unlock()
+	return n.dir.Displaced() || !slices.Equal(n.listed, n.objects.Types())
 }
 
 // relist publishes the descriptor after the list of channels changed. While the node is not Serving, that is done when
@@ -73,13 +70,13 @@ func (n *Node) publish(ctx context.Context, state kvlocation.NodeState) error {
 		state = kvlocation.StateDraining
 	}
 	n.leaving = state == kvlocation.StateDraining
-	return n.store.PublishDescriptor(ctx, n.lease, n.descriptor(state))
-}
-
-// descriptor is what the node says about itself now.
-func (n *Node) descriptor(state kvlocation.NodeState) kvlocation.Descriptor {
-	return kvlocation.Descriptor{
+	types := n.objects.Types()
+	err := n.store.PublishDescriptor(ctx, n.lease, kvlocation.Descriptor{
 		State: state, AppVersion: n.cfg.AppVersion, Weight: n.cfg.Weight, Wave: n.cfg.Wave, Started: n.started,
-		Channels: n.servers.infos(), Types: n.objects.Types(), Capacity: n.cfg.Capacity,
+		Channels: n.servers.infos(), Types: types, Capacity: n.cfg.Capacity,
+	})
+	if err == nil {
+		n.listed = types
 	}
+	return err
 }

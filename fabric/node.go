@@ -37,8 +37,9 @@ type Node struct {
 
 	servers    servers
 	started    time.Time
-	publishing sync.Mutex // orders a reading of the servers and the write that says it
-	leaving    bool       // the descriptor says Draining, and nothing else any more; guarded by publishing
+	publishing sync.Mutex            // orders a reading of the servers and the write that says it
+	listed     []kvlocation.TypeInfo // as they were published last; guarded by publishing
+	leaving    bool                  // the descriptor says Draining, and nothing else any more; guarded by publishing
 
 	events  chan hostEvent
 	stop    context.CancelFunc // ends the host goroutine and the one that keeps the node listed

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/channels"
 	"natsfabric/fabric"
 	"natsfabric/fabrictest"
 	"natsfabric/fence"
@@ -130,6 +133,7 @@ func TestShutdownWithObjects(t *testing.T) {
 	newMesh(t, s, "m")
 	kept, closed := newSleeper(), newSleeper()
 	cfg := fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}, LeaseTTL: 2 * time.Second, LeaseRenew: 300 * time.Millisecond,
+		Channels: []channels.Spec{{Name: "echo", Handler: echo}},
 		Types: []objects.Type{
 			{Name: "kept", Class: kvlocation.ClassActor, New: kept.factory},
 			{Name: "closed", Class: kvlocation.ClassActor, New: closed.factory, CloseOnShutdown: true},
@@ -166,6 +170,11 @@ func TestShutdownWithObjects(t *testing.T) {
 	fabrictest.Eventually(t, 30*time.Second, "a refuses what is new", func() bool {
 		_, err := b.Actors().Request(timeout(t, time.Second), "k", nil)
 		return errors.Is(err, outcome.NotAccepted)
+	})
+	plain := s.Connect(t)
+	fabrictest.Eventually(t, 30*time.Second, "a has left its channel", func() bool {
+		_, err := plain.RequestWithContext(timeout(t, 5*time.Second), "fab.m.ch.echo", nil)
+		return errors.Is(err, nats.ErrNoResponders)
 	})
 	close(kept.goOn)
 	got := []result{<-results, <-results}

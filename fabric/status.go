@@ -21,6 +21,9 @@ type Status struct {
 	// Directory says how far the list of members can be trusted, DirectoryStats what following it took.
 	Directory      kvlocation.DirectoryState
 	DirectoryStats kvlocation.DirectoryStats
+	// StoreFault says what is wrong with the store, as far as the node has noticed; nil when nothing is. See
+	// kvlocation.Store.Fault.
+	StoreFault error
 	// Members is the number of descriptors in the list.
 	Members int
 	// Skew is how far the store's clock is ahead of this machine's wall clock (negative: behind), as far as it is
@@ -37,6 +40,6 @@ func (n *Node) Status() Status {
 		State: n.State(), Reason: n.state.why(), Lifecycle: n.lease.Lifecycle(), Connected: n.link.nc.IsConnected(),
 		LeaseHeld: n.lease.Held(), LeaseGeneration: n.lease.Generation(),
 		Directory: n.dir.State(), DirectoryStats: n.dir.Stats(), Members: n.dir.Members().Len(),
-		Skew: skew, ClockJumps: clock.Jumps(),
+		StoreFault: n.store.Fault(), Skew: skew, ClockJumps: clock.Jumps(),
 	}
 }

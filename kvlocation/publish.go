@@ -101,7 +101,8 @@ func (p *published) displacedBy(m *storedMsg, upTo uint64) bool {
 	if m == nil {
 		return p.revision > 0 && upTo >= p.revision
 	}
-	return p.revision > 0 && m.revision > p.revision && !slices.Contains(p.ops[:], first(m.header, nats.MsgIdHdr))
+	id := first(m.header, nats.MsgIdHdr) // "" for a tool's write, as for a place in ops that is not taken yet
+	return p.revision > 0 && m.revision > p.revision && (id == "" || !slices.Contains(p.ops[:], id))
 }
 
 // readDescriptor learns the revision over which the node's own descriptor may be written. A new one must not make the
