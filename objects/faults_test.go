@@ -300,3 +300,101 @@ func TestTakeoverOfWhatIsGone(t *testing.T) {
 		t.Fatalf("the record is %s", p)
 	}
 }
+
+// A creator whose lease has ended on the store, while it still reaches everybody, has its record taken over. Its own writes
+// lose, it runs nothing, and it tells the first caller nothing: that one hears the answer of who took over. What only
+// waited in its mailbox was never stored: it is refused, and its caller goes on to the other node.
+func TestOvertakenCreatorIsSilent(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	inFactory, release := make(chan struct{}), make(chan struct{})
+	tp.onFactory = func(_ context.Context, self *Self, _ []byte) error {
+		if self.RID() == "a" {
+			close(inFactory)
+			<-release
+		}
+		return nil
+	}
+	ty := types(tp.typ(kvlocation.ClassInstanceSpot, "room"))
+	a := m.node("a", ty, shortLease)
+	b := m.node("b", ty)
+	c := m.client()
+	id := m.homeID(a, kvlocation.ClassInstanceSpot, "room", "s")
+	type result struct {
+		reply Reply
+		err   error
+	}
+	first, waiting := make(chan result, 1), make(chan error, 1)
+	go func() {
+		reply, err := c.Spots().Request(m.ctx(), id, []byte("first"), WithInstance("room"))
+		first <- result{reply, err}
+	}()
+	<-inFactory
+	go func() {
+		_, err := c.Spots().Request(m.ctx(), id, []byte("waiting"), WithInstance("room"))
+		waiting <- err
+	}()
+	o := a.rt.find(kvlocation.KindSpot, id)
+	fabrictest.Eventually(t, long, "the second message waits", func() bool { n, _ := o.waiting(); return n == 2 })
+	// The cancel that the lapse brings about comes too late: it is kept back until b has the object.
+	renewals := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_NODES.lease.a", Times: -1, Action: fabrictest.Drop})
+	late := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindSpot, id), Times: -1, Action: fabrictest.HoldAlone})
+	late.Wait(t)
+	e := m.entry(c, kvlocation.KindSpot, id)
+	fabrictest.Eventually(t, long, "b takes over", func() bool {
+		_, err := b.Spots().Request(m.ctx(), id, []byte("second"), WithInstance("room"), AtNode("b"))
+		return err == nil
+	})
+	got := <-first
+	if want := fmt.Sprintf("b %d 2 first", e.Generation()); got.err != nil || string(got.reply.Data) != want {
+		t.Fatalf("the first caller got %q, %v, want %q", got.reply.Data, got.err, want)
+	}
+	late.Release()
+	renewals.Disarm()
+	if err := <-waiting; err != nil {
+		t.Fatalf("what nobody had accepted was not taken elsewhere: %v", err)
+	}
+	close(release)
+	fabrictest.Eventually(t, long, "a gives up", func() bool { return a.Metrics().Overtaken == 1 && a.Metrics().Creating == 0 })
+	for _, r := range tp.ran(id) {
+		if !strings.HasPrefix(r, "b/2: ") {
+			t.Fatalf("turns %v", tp.ran(id))
+		}
+	}
+	if n := len(tp.ran(id)); n != 3 || m.entry(c, kvlocation.KindSpot, id).Record.Owner.RID != "b" {
+		t.Fatalf("turns %v", tp.ran(id))
+	}
+}
+
+// Callers who leave at any step of a cold activation hear Unknown, never NotAccepted, for the message that stands in the
+// record; what waits behind it is refused for certain.
+func TestCallersWhoLeave(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	a := m.node("a", types(tp.typ(kvlocation.ClassInstanceSpot, "room"), tp.typ(kvlocation.ClassActor, "user")))
+	c := m.client()
+	for nth, step := range []string{"creating", "ready"} {
+		for _, from := range []*meshNode{a, c} {
+			id := step + "-" + from.rid
+			armed := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindSpot, id), Nth: nth + 1, Answer: true, Action: fabrictest.HoldAlone})
+			ctx, cancel := context.WithCancel(m.ctx())
+			done := make(chan error, 1)
+			go func() {
+				_, err := from.Spots().Request(ctx, id, []byte("first"), WithInstance("room"))
+				done <- err
+			}()
+			armed.Wait(t)
+			cancel()
+			err := <-done
+			wantError(t, err, outcome.DeadlineExceeded, outcome.Unknown)
+			armed.Release()
+			fabrictest.Eventually(t, long, "the spot is there", func() bool {
+				_, err := from.Spots().Request(m.ctx(), id, []byte("second"), WithInstance("room"))
+				return err == nil
+			})
+			if tp.made(id) != 1 {
+				t.Fatalf("%d factories", tp.made(id))
+			}
+		}
+	}
+}

@@ -175,6 +175,19 @@ func TestCreateAgainAtTheOldOwner(t *testing.T) {
 	if reply, err := b.Actors().Request(m.ctx(), "x", nil); err != nil || !strings.HasPrefix(string(reply.Data), fmt.Sprintf("a %d 1", again.Generation)) {
 		t.Fatalf("%q, %v", reply.Data, err)
 	}
+	// The proof of before says nothing about the lease under which it was made again.
+	err = b.Actors().Release(m.ctx(), again)
+	if !errors.Is(err, kvlocation.ErrNodeAlive) {
+		t.Fatal(err)
+	}
+	a.isolate()
+	fabrictest.Eventually(t, long, "the actor is released again", func() bool {
+		err := b.Actors().Release(m.ctx(), again)
+		if err != nil && !errors.Is(err, kvlocation.ErrNodeAlive) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 // A bulk release takes one proof, changes nothing in a dry run, goes on where it was cut short, and leaves the others alone.

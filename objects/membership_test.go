@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
@@ -251,33 +250,18 @@ func TestCloseRefusesJoinsFirst(t *testing.T) {
 	<-begun
 	joined := make(chan error, 1)
 	closed := make(chan error, 1)
-	go func() { closed <- b.Spots().Close(m.ctx(), spot) }()
 	o := a.rt.find(kvlocation.KindSpot, "h")
-	fabrictest.Eventually(t, long, "the close has arrived", func() bool {
-		ms := o.m.Load()
-		if ms == nil {
-			return false
-		}
-		ms.mu.Lock()
-		defer ms.mu.Unlock()
-		return ms.closing
-	})
 	go func() { joined <- b.Actors().Join(m.ctx(), u, spot) }()
-	fabrictest.Eventually(t, long, "the join waits for its turn", func() bool { n, _ := o.waiting(); return n == 2 })
+	fabrictest.Eventually(t, long, "the join waits for its turn", func() bool { n, _ := o.waiting(); return n == 1 })
+	go func() { closed <- b.Spots().Close(m.ctx(), spot) }()
+	fabrictest.Eventually(t, long, "the close waits for its turn", func() bool { n, _ := o.waiting(); return n == 2 })
 	close(release)
-	for range 2 {
-		select {
-		case err := <-joined:
-			if err == nil {
-				t.Fatal("a spot that is being closed took a member")
-			}
-		case err := <-closed:
-			if err != nil {
-				t.Fatal(err)
-			}
-		case <-time.After(long):
-			t.Fatal("the close or the join did not end")
-		}
+	wantError(t, <-joined, outcome.Unavailable, outcome.NotAccepted, "refuses joins")
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	if e := m.entry(b, kvlocation.KindActor, "u"); !spotIn(e.Record.With).IsZero() {
+		t.Fatalf("the record says %s", e.Record.With)
 	}
 }
 

@@ -26,7 +26,7 @@ const (
 	releasePage = 256
 	// maxReleasedNamed bounds the objects that a report names.
 	maxReleasedNamed = 1000
-	// maxProofs bounds the proofs that a Service remembers. A proof holds for ever.
+	// maxProofs bounds the proofs that a Service remembers.
 	maxProofs = 256
 	// proofSoon is how long a release waits before it says that it waits for the proof.
 	proofSoon = 500 * time.Millisecond
@@ -53,6 +53,15 @@ type proof struct {
 	// These are written before done is closed.
 	gone kvlocation.GoneProof
 	err  error
+}
+
+func (p *proof) over() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // releaseOne is Actors.Release and Spots.Release.
@@ -165,7 +174,7 @@ func (s *Service) releaseExact(ctx context.Context, req ReleaseRequest, progress
 		report.Done = true
 		return report, nil
 	}
-	gone, err := s.prove(ctx, e.Record.Owner.RID, e.Record.Owner.Lifecycle, &report, progress)
+	gone, err := s.prove(ctx, e.Record.Owner, &report, progress)
 	if err != nil {
 		return report, renamed(err, "release", key)
 	}
@@ -184,7 +193,8 @@ func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress
 	var gone *kvlocation.GoneProof
 	if !req.DryRun {
 		var err error
-		if gone, err = s.prove(ctx, req.RID, req.Lifecycle, &report, progress); err != nil || gone == nil {
+		run := kvlocation.Owner{RID: req.RID, Lifecycle: req.Lifecycle}
+		if gone, err = s.prove(ctx, run, &report, progress); err != nil || gone == nil {
 			return report, err
 		}
 	}
@@ -208,6 +218,12 @@ func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress
 			case <-ctx.Done():
 				return report, nil // the cursor is that of this page: what was released is not found again
 			}
+			if o := e.Record.Owner; !gone.Covers(o.RID, o.Lifecycle, o.Lease) {
+				// The run came back after that proof, adopted the object, and has gone again.
+				if gone, err = s.prove(ctx, o, &report, progress); err != nil || gone == nil {
+					return report, err
+				}
+			}
 			r, err := s.releaseEntry(ctx, req, e, *gone)
 			report.note(r)
 			if err != nil {
@@ -230,12 +246,16 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// prove proves a process run gone, or waits for the proof that is under way. nil means that ctx ended first: the proof goes
-// on in the background, and a later call finds it.
-func (s *Service) prove(ctx context.Context, rid string, lifecycle uint64, report *ReleaseReport, progress func(ReleaseReport)) (*kvlocation.GoneProof, error) {
+// prove proves a process run gone, up to the given lease generation at least, or waits for the proof that is under way. nil
+// means that ctx ended first: the proof goes on in the background, and a later call finds it.
+func (s *Service) prove(ctx context.Context, owner kvlocation.Owner, report *ReleaseReport, progress func(ReleaseReport)) (*kvlocation.GoneProof, error) {
+	rid, lifecycle := owner.RID, owner.Lifecycle
 	if rid == s.cfg.RID && lifecycle == s.cfg.Lifecycle {
 		return nil, outcome.Wrap("release", outcome.InvalidOperation, outcome.NotAccepted, fmt.Sprintf("node %q", rid),
 			fmt.Sprintf("node %q lifecycle %d is the one that answers", rid, lifecycle), kvlocation.ErrNodeAlive)
+	}
+	if err := s.forgetProof(ctx, owner); err != nil {
+		return nil, err
 	}
 	p, err := s.beginProof(rid, lifecycle)
 	if err != nil {
@@ -260,6 +280,29 @@ func (s *Service) prove(ctx context.Context, rid string, lifecycle uint64, repor
 		return nil, p.err
 	}
 	return &p.gone, nil
+}
+
+// forgetProof forgets a proof that does not count any more: the run has come back since, under a new lease generation.
+func (s *Service) forgetProof(ctx context.Context, owner kvlocation.Owner) error {
+	run := ownerRun{owner.RID, owner.Lifecycle}
+	s.proofs.mu.Lock()
+	p := s.proofs.by[run]
+	s.proofs.mu.Unlock()
+	if p == nil || !p.over() {
+		return nil
+	}
+	st, err := s.store.LeaseOf(ctx, owner.RID)
+	if err != nil {
+		return err
+	}
+	if st.Live && st.Lifecycle == owner.Lifecycle || !p.gone.Covers(owner.RID, owner.Lifecycle, owner.Lease) {
+		s.proofs.mu.Lock()
+		defer s.proofs.mu.Unlock()
+		if s.proofs.by[run] == p {
+			delete(s.proofs.by, run)
+		}
+	}
+	return nil
 }
 
 // beginProof starts a proof, unless one is under way or done.
@@ -291,10 +334,8 @@ func (ps *proofs) evictLocked() {
 		if len(ps.by) < maxProofs {
 			return
 		}
-		select {
-		case <-p.done:
+		if p.over() {
 			delete(ps.by, run)
-		default:
 		}
 	}
 }
@@ -314,7 +355,9 @@ func (s *Service) runProof(run ownerRun, p *proof) {
 	}
 	if p.err != nil {
 		s.proofs.mu.Lock()
-		delete(s.proofs.by, run)
+		if s.proofs.by[run] == p {
+			delete(s.proofs.by, run)
+		}
 		s.proofs.mu.Unlock()
 	}
 	close(p.done)
