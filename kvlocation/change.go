@@ -160,6 +160,10 @@ func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) 
 			return Change{}, renamed(prepareErr, a.Verb, key)
 		}
 		ch, writeErr := s.Resolve(ctx, p)
+		if writeErr == nil {
+			p.done()
+			return ch, nil
+		}
 		var lost *conflictError
 		if !errors.As(writeErr, &lost) {
 			return ch, writeErr

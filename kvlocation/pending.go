@@ -3,6 +3,7 @@ package kvlocation
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/nats-io/nuid"
 
@@ -30,17 +31,33 @@ func (p *Pending) Unwrap() error { return p.why }
 // Key is the object whose record was written.
 func (p *Pending) Key() ObjectKey { return p.key }
 
+// pendingPool holds the Pendings of writes that ended well: nobody has seen them, and their buffers are large.
+var pendingPool = sync.Pool{New: func() any { return new(Pending) }}
+
+// maxKept is the largest buffer that a Pending keeps: most records are much smaller.
+const maxKept = 4 << 10
+
+// done gives back a Pending whose write is known to be applied.
+func (p *Pending) done() {
+	value := p.sd.value[:0]
+	if *p = (Pending{}); cap(value) <= maxKept {
+		p.sd.value = value
+	}
+	pendingPool.Put(p)
+}
+
 // prepare makes the write of next over at.
 func (s *Store) prepare(at Entry, next Record, a Action) (*Pending, error) {
 	subject, err := at.Key.appendTo(s.location.publish)
 	if err != nil {
 		return nil, refused("write", at.Key.String(), err)
 	}
-	value, tooLarge := next.encode()
+	p := pendingPool.Get().(*Pending)
+	value, tooLarge := next.encode(p.sd.value)
 	if tooLarge != nil {
 		return nil, tooLarge
 	}
-	p := &Pending{verb: a.Verb, key: at.Key, at: at, next: next}
+	p.verb, p.key, p.at, p.next = a.Verb, at.Key, at, next
 	p.sd.write = write{
 		bucket: s.location, key: subject[len(s.location.publish):], subject: subject, expect: at.Revision, value: value, opID: a.OpID, applied: p,
 	}

@@ -144,9 +144,9 @@ type Record struct {
 	Unknown map[string]json.RawMessage `json:"-"`
 }
 
-// encode returns the record's value, or a CapacityExceeded or InvalidOperation error.
-func (r *Record) encode() ([]byte, *outcome.Error) {
-	b, err := r.appendJSON(nil)
+// encode returns the record's value in buf if there is room for it, or a CapacityExceeded or InvalidOperation error.
+func (r *Record) encode(buf []byte) ([]byte, *outcome.Error) {
+	b, err := r.appendJSON(buf[:0])
 	if err != nil {
 		return nil, refused("write", "", err)
 	}

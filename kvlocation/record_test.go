@@ -47,7 +47,7 @@ func TestRecordKeepsWhatItDoesNotKnow(t *testing.T) {
 			Move: raw(t, "move"), With: raw(t, "with"), Activation: raw(t, "activation"),
 			Created: testTime, Unknown: unknown(t, "record's"),
 		}
-		b, tooLarge := r.encode()
+		b, tooLarge := r.encode(nil)
 		if tooLarge != nil {
 			t.Fatal(tooLarge)
 		}
