@@ -27,14 +27,14 @@ const (
 	retryAfter = time.Second
 )
 
-// take returns the next mail. Without any the object rests, and nil is returned: the worker has it no more.
-func (o *object) take(w *worker, now instant) *envelope {
+// take returns the next mail. Without any it returns nil, and with rest the object rests: the worker has it no more.
+func (o *object) take(w *worker, now instant, rest bool) *envelope {
 	done := w.spare
 	w.spare = nil
 	o.mu.Lock()
 	e := o.box.pop()
 	var spare *envelope
-	if e == nil {
+	if e == nil && rest {
 		o.busy, o.idle = false, now
 		o.since.Store(0)
 		spare, o.box.spare, o.box.spares = o.box.spare, nil, 0

@@ -33,12 +33,12 @@ type scheduler struct {
 	head, tail *object // the run queue, each object once
 	idle       []*worker
 	all        map[*worker]struct{}
-	active     int // objects that are in the run queue or with a worker
 	stopped    bool
 	quiet      chan struct{} // closed when active becomes 0; nil while nobody waits
 	gone       chan struct{} // closed when the last worker has ended; nil while nobody waits
 
 	queued atomic.Int64 // length of the run queue
+	active atomic.Int64 // objects that are in the run queue or with a worker; written under mu
 	lapsed atomic.Bool  // it is closed; written under mu
 	// coming: a summoned worker is on its way. It is set under mu, behind the writing of queued; the worker clears it
 	// and reads queued afterwards: so either who queues sees that nobody comes, or who comes sees what is queued.
@@ -65,7 +65,7 @@ func newScheduler(rt *runtime, max int) *scheduler {
 // ready takes an object that has mail and no worker.
 func (s *scheduler) ready(o *object) {
 	s.mu.Lock()
-	s.active++
+	s.active.Add(1)
 	s.placeLocked(o)
 }
 
@@ -167,7 +167,14 @@ func (s *scheduler) run(w *worker, o *object) after {
 	w.unread = 0
 	end := now.add(timeBudget)
 	for n := 1; ; n++ {
-		e := o.take(w, now)
+		alone := s.alone()
+		e := o.take(w, now, !alone)
+		if e == nil && alone { // a caller who has its answer often asks again at once, and need not wake anybody then
+			goruntime.Gosched()
+			now = tick()
+			n, end = 1, now.add(timeBudget)
+			e = o.take(w, now, true)
+		}
 		if e == nil {
 			return afterIdle
 		}
@@ -190,6 +197,9 @@ func (s *scheduler) run(w *worker, o *object) after {
 		n = 0
 	}
 }
+
+// alone reports whether no other object has mail or a turn.
+func (s *scheduler) alone() bool { return s.active.Load() == 1 }
 
 // next settles what o's worker has left and returns what it is to run next; nil ends the worker.
 func (s *scheduler) next(w *worker, o *object, how after) *object {
@@ -220,8 +230,7 @@ func (s *scheduler) next(w *worker, o *object, how after) *object {
 
 // quietLocked counts an object that is neither queued nor with a worker any more.
 func (s *scheduler) quietLocked() {
-	s.active--
-	if s.active == 0 && s.quiet != nil {
+	if s.active.Add(-1) == 0 && s.quiet != nil {
 		close(s.quiet)
 		s.quiet = nil
 	}
@@ -264,7 +273,7 @@ func (s *scheduler) open() {
 func (s *scheduler) whenQuiet() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.active == 0 {
+	if s.active.Load() == 0 {
 		c := make(chan struct{})
 		close(c)
 		return c
@@ -313,5 +322,5 @@ func (s *scheduler) busy() (list []*object, workers int) {
 func (s *scheduler) counts() (active, workers int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.active, len(s.all)
+	return int(s.active.Load()), len(s.all)
 }
