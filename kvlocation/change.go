@@ -12,7 +12,7 @@ import (
 	"natsfabric/outcome"
 )
 
-// Change is a record write that was applied.
+// Change is a record write that was applied. Beside an error only Entry may be set: see Create.
 type Change struct {
 	// Entry is what the key holds as far as is known: what was written, or, when Overwritten, what was read.
 	Entry Entry
@@ -46,8 +46,8 @@ type NewObject struct {
 //
 // Errors, here and in the other operations on records, are *outcome.Error:
 //   - NotAccepted: definitely not applied. AlreadyExists, TypeMismatch, NotFound and InvalidOperation are said from
-//     the record as it was during the call and have an *IllegalMove as cause; CapacityExceeded means a record above
-//     MaxRecord; Unavailable means that nothing was sent, or nothing that could have been applied.
+//     the record as it was during the call and have an *IllegalMove as cause; Change.Entry then is that record's.
+//     CapacityExceeded means a record above MaxRecord; Unavailable means that nothing was sent, or nothing that could have been applied.
 //   - Unavailable with Unknown: sent, and whether it was applied is not known. Nothing that the write would allow
 //     may begin (FO-7e). The cause is a *Pending, with which Resolve or GiveUp go on.
 func (s *Store) Create(ctx context.Context, o NewObject) (Change, error) {
@@ -148,7 +148,7 @@ func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) 
 		next, illegal := Transition(at, a)
 		if illegal != nil {
 			if confirmed {
-				return Change{}, illegalError(key, illegal)
+				return Change{Entry: at}, illegalError(key, illegal)
 			}
 			bound()
 			at, err = s.Read(ctx, key)

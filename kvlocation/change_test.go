@@ -56,8 +56,11 @@ func TestCreateAssumeMissing(t *testing.T) {
 		if reads.Count() != 0 || at.Generation() != at.Revision || at.Record.Write != 1 {
 			t.Fatalf("%d reads for %+v", reads.Count(), at)
 		}
-		_, err = p.Create(testContext(t), object)
+		refused, err := p.Create(testContext(t), object)
 		wantError(t, err, outcome.AlreadyExists, outcome.NotAccepted)
+		if e := refused.Entry; e.Revision != at.Revision || e.Phase() != PhaseCreating || !e.Record.Owner.Is("n1", n1.Lifecycle) {
+			t.Errorf("refused by %+v", e)
+		}
 		object.Type = "hall"
 		_, err = p.Create(testContext(t), object)
 		wantError(t, err, outcome.TypeMismatch, outcome.NotAccepted)

@@ -238,6 +238,14 @@ func TestDisplaced(t *testing.T) {
 	}
 	for i := range 2 * maxOps {
 		publish(fmt.Sprint(i))
+		if i > 0 {
+			continue
+		}
+		// As another tool writes, while the node remembers only one write of its own.
+		if _, err := other.nc.Request(m.key(descKey("n1")), []byte(`{"v":1,"rid":"n1","lifecycle":1}`), 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		fabrictest.Eventually(t, readyIn, "another tool's write is noticed", d.Displaced)
 	}
 	for name, displace := range map[string]func(last []byte) *nats.Msg{
 		// The value is the node's own but for one field: its operation ID stays in it.

@@ -42,9 +42,23 @@ func (p GoneProof) Lifecycle() uint64 { return p.lifecycle }
 type GoneConfig struct {
 	// By names who asks, for people who look at the key meanwhile. Empty means the store's RID.
 	By string
-	// TTL is the least time to wait. 0 means 18 s. The TTLs that the node's descriptor and lease name are waited
-	// for in any case.
+	// TTL is the least time to wait. What the node's descriptor and lease name is waited for in any case, and 18 s
+	// when neither is of the process run in question and this is 0.
 	TTL time.Duration
+}
+
+// wait is one full TTL of the process run's lease. A lease key that the run does not hold any more does not name it; its
+// descriptor does, until a later run writes its own.
+func (c GoneConfig) wait(lifecycle uint64, lease LeaseState, descriptor *storedMsg) time.Duration {
+	wait, known := max(c.TTL, lease.TTL), c.TTL > 0
+	if d, err := decodeDescriptor(descriptor); err == nil && d.LeaseTTLMillis > 0 {
+		wait = max(wait, time.Duration(d.LeaseTTLMillis)*time.Millisecond)
+		known = known || d.Lifecycle == lifecycle
+	}
+	if !known {
+		wait = max(wait, DefaultTTL)
+	}
+	return min(max(wait, MinTTL), MaxTTL)
 }
 
 // ProvablyGone proves that a process run of a node is gone, and waits as long as that takes: one full TTL, counted
@@ -63,9 +77,6 @@ func (s *Store) ProvablyGone(ctx context.Context, rid string, lifecycle uint64, 
 	if cfg.TTL < 0 || cfg.TTL > MaxTTL {
 		return GoneProof{}, refused("prove gone", target, fmt.Errorf("TTL %v is not allowed: it must be between 0 (the default) and %v", cfg.TTL, MaxTTL))
 	}
-	if cfg.TTL == 0 {
-		cfg.TTL = DefaultTTL
-	}
 	if cfg.By == "" {
 		cfg.By = s.rid
 	}
@@ -82,10 +93,7 @@ func (s *Store) ProvablyGone(ctx context.Context, rid string, lifecycle uint64, 
 		if err != nil {
 			return GoneProof{}, outcome.Wrap("prove gone", outcome.ProtocolError, outcome.NotAccepted, target, "", err)
 		}
-		wait := max(cfg.TTL, st.TTL)
-		if d, err := decodeDescriptor(snap.get(descKey(rid))); err == nil {
-			wait = min(max(wait, time.Duration(d.LeaseTTLMillis)*time.Millisecond), MaxTTL)
-		}
+		wait := cfg.wait(lifecycle, st, snap.get(descKey(rid)))
 		switch {
 		case st.Live && st.Lifecycle > lifecycle:
 			if err := s.waitOut(ctx, target, wait); err != nil {

@@ -3,6 +3,7 @@ package kvlocation
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -108,6 +109,36 @@ func TestProvablyGoneByLaterRun(t *testing.T) {
 	}
 	if err := l.Admit(); err != nil {
 		t.Errorf("the living run was disturbed: %v", err)
+	}
+}
+
+// TestProvablyGoneWait shows what one full TTL of a process run is, from what the store says about it.
+func TestProvablyGoneWait(t *testing.T) {
+	t.Parallel()
+	desc := func(lifecycle uint64, ttl time.Duration) *storedMsg {
+		return &storedMsg{key: "desc.n1", value: fmt.Appendf(nil, `{"v":1,"rid":"n1","lifecycle":%d,"lease_ttl_ms":%d}`, lifecycle, ttl.Milliseconds())}
+	}
+	for _, c := range []struct {
+		name  string
+		cfg   time.Duration
+		lease time.Duration // of a later run
+		desc  *storedMsg
+		want  time.Duration
+	}{
+		{"nothing is known", 0, 0, nil, DefaultTTL},
+		{"its own descriptor", 0, 0, desc(5, 4*time.Second), 4 * time.Second},
+		{"its own descriptor, long", 0, 0, desc(5, time.Minute), time.Minute},
+		{"a later run's descriptor", 0, 4 * time.Second, desc(9, 4*time.Second), DefaultTTL},
+		{"a later run's descriptor, long", 0, time.Minute, desc(9, time.Minute), time.Minute},
+		{"a descriptor without a TTL", 0, 0, desc(5, 0), DefaultTTL},
+		{"the caller knows", 6 * time.Second, 0, nil, 6 * time.Second},
+		{"the caller knows less than the descriptor", 3 * time.Second, 0, desc(9, 4*time.Second), 4 * time.Second},
+		{"absurdly short", 0, 0, desc(5, time.Millisecond), MinTTL},
+		{"absurdly long", 0, 0, desc(5, 100*time.Hour), MaxTTL},
+	} {
+		if got := (GoneConfig{TTL: c.cfg}).wait(5, LeaseState{TTL: c.lease}, c.desc); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
 	}
 }
 
