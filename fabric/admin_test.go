@@ -3,6 +3,7 @@ package fabric_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -20,13 +21,13 @@ func askAdmin(t *testing.T, nc *nats.Conn, subject, payload string, into any) er
 	t.Helper()
 	m, err := nc.RequestWithContext(timeout(t, 20*time.Second), subject, []byte(payload))
 	if err != nil {
-		t.Fatalf("%s: %v", subject, err)
+		return err
 	}
 	if e := outcome.FromHeaders(m.Header, "admin", subject); e != nil {
 		return e
 	}
 	if err := json.Unmarshal(m.Data, into); err != nil {
-		t.Fatalf("%s answered %s: %v", subject, m.Data, err)
+		return fmt.Errorf("the answer %s: %w", m.Data, err)
 	}
 	return nil
 }
@@ -130,4 +131,70 @@ func TestAdminOfObjects(t *testing.T) {
 	if err := askAdmin(t, nc, "fab.m.admin.objects", "", &list); err != nil || len(list.Objects) != 0 {
 		t.Errorf("objects after the release: %+v, %v", list, err)
 	}
+}
+
+// TestReleaseGoesOnElsewhere: when the node that works on a release ends, the same request to another one goes on with it.
+func TestReleaseGoesOnElsewhere(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	node := func(rid string, types []objects.Type) *fabric.Node {
+		return startNode(t, fabric.Config{Mesh: "m", RID: rid, Connect: fabric.Connect{URL: s.URL()}, Types: types})
+	}
+	a, b := node("a", counters()), node("b", nil)
+	ctx := timeout(t, 120*time.Second)
+	for _, id := range []string{"one", "two"} {
+		if _, err := b.Actors().Create(ctx, "counter", id, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stopNode(t, a)
+	nc := s.Connect(t)
+	all := `{"rid":"a","lifecycle":` + strconv.FormatUint(a.Lifecycle(), 10) + `,"reason":"gone"}`
+	var reply fabric.ReleaseReply
+	if err := askAdmin(t, nc, "fab.m.admin.release", all, &reply); err != nil || reply.Done || !reply.Waiting || reply.Until.IsZero() || reply.AnsweredBy != "b" {
+		t.Fatalf("the release at b: %+v, %v", reply, err)
+	}
+	node("c", nil)
+	stopNode(t, b)
+	if _, err := nc.RequestWithContext(timeout(t, 20*time.Second), reply.Poll, []byte(all)); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("polling at the node that has ended: %v", err)
+	}
+	subject := "fab.m.admin.release"
+	fabrictest.Eventually(t, 90*time.Second, "c has released what is left", func() bool {
+		if err := askAdmin(t, nc, subject, all, &reply); err != nil {
+			t.Fatal(err)
+		}
+		subject = reply.Poll
+		return reply.Done
+	})
+	if reply.AnsweredBy != "c" || reply.Released != 2 || reply.Failed != 0 {
+		t.Errorf("the release at c: %+v", reply)
+	}
+}
+
+// TestReleasesAreBounded: a node works on four releases at a time, says so to the fifth, and does not stay for them.
+func TestReleasesAreBounded(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}})
+	nc := s.Connect(t)
+	ofRun := func(n int) string { return `{"rid":"gone","lifecycle":` + strconv.Itoa(n) + `}` }
+	begun := make(chan error, 4)
+	for n := range 4 {
+		go func() { begun <- askAdmin(t, nc, "fab.m.admin.release", ofRun(n+1), new(fabric.ReleaseReply)) }()
+	}
+	for range 4 {
+		if err := <-begun; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := askAdmin(t, nc, "fab.m.admin.release", ofRun(5), new(fabric.ReleaseReply)); !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
+		t.Errorf("the fifth release: %v, want Unavailable and NotAccepted", err)
+	}
+	if err := askAdmin(t, nc, "fab.m.admin.release", ofRun(2), new(fabric.ReleaseReply)); err != nil {
+		t.Errorf("the second one, asked for again: %v", err)
+	}
+	stopNode(t, a)
 }

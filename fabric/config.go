@@ -35,7 +35,8 @@ type Config struct {
 	// Wave is the node's maintenance wave, of the same form as a name. Empty means none.
 	Wave string
 
-	// Weight is the weight of this node's RouteMesh channels whose Spec gives none: 1 to 256. Default 1.
+	// Weight is the weight of this node's RouteMesh channels whose Spec gives none, and its share in the placement of new
+	// objects: 1 to 256. Default 1.
 	Weight int
 
 	// Connect says how to reach NATS, when Conn is nil.
