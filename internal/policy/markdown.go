@@ -115,3 +115,28 @@ func anchors(file, text string) map[string]bool {
 	}
 	return m
 }
+
+// namedCode matches a source file in a code span with the names that follow it: `a/b.go`: first, second.
+var namedCode = regexp.MustCompile("`((?:[A-Za-z0-9_-]+/)+[A-Za-z0-9_]+\\.go)`: ((?:[A-Za-z][A-Za-z0-9]*, )*[A-Za-z][A-Za-z0-9]*)")
+
+// namesExist wants every name that a Markdown file gives behind a source file to stand in that file, so that who follows
+// the map arrives.
+func namesExist(t *tree) []finding {
+	var out []finding
+	for _, p := range markdown(t) {
+		_, prose := fences(p, t.text[p])
+		for _, loc := range namedCode.FindAllStringSubmatchIndex(prose, -1) {
+			file, names := prose[loc[2]:loc[3]], prose[loc[4]:loc[5]]
+			text, ok := t.text[file]
+			if !ok {
+				continue // links reports it
+			}
+			for name := range strings.SplitSeq(names, ", ") {
+				if !regexp.MustCompile(`\b` + name + `\b`).MatchString(text) {
+					out = append(out, finding{p, lineOf(prose, loc[0]), fmt.Sprintf("%s has no %s", file, name)})
+				}
+			}
+		}
+	}
+	return out
+}

@@ -196,6 +196,12 @@ var checks = []struct {
 		good: map[string]string{"a.md": "see `docs/b.md` and `elsewhere/x.go`\n", "docs/b.md": ""},
 	},
 	{
+		name: "names of a file stand in it", check: namesExist,
+		bad:  map[string]string{"a.md": "x `a/a.go`: first, second does it\n", "a/a.go": "package a\n\nfunc first() {}\n\nfunc seconds() {}\n"},
+		want: "a.md:1: a/a.go has no second",
+		good: map[string]string{"a.md": "`a/a.go`: first (then, others)\n\n`b/b.go`: gone\n", "a/a.go": "package a\n\nfunc first() {}\n"},
+	},
+	{
 		name: "shown packages exist", check: commandsExist,
 		bad:  map[string]string{"README.md": "```sh\ngo run ./cmd/fabricnode demo\n```\n", "cmd/other/main.go": "package main\n"},
 		want: "README.md:2: go run ./cmd/fabricnode demo: there is no folder cmd/fabricnode",
@@ -309,6 +315,7 @@ func TestRepository(t *testing.T) {
 		{"leak checks", leakChecks},
 		{"imports", imports},
 		{"links", links},
+		{"names", namesExist},
 		{"commands", commandsExist},
 		{"test command", oneTestCommand},
 		{"decision records", records},
