@@ -28,8 +28,20 @@ type demoResult struct {
 		Replied, Ran int
 		Fate         string
 	} `json:"nodes"`
-	Status map[string]int `json:"status"`
-	Proof  []struct {
+	Status  map[string]int `json:"status"`
+	Objects struct {
+		Clients, Sent, Replied, Failed, Unknown  int
+		Doubled, Repeated, Released, Reactivated *int
+		LostWithNode                             int `json:"lost_with_node"`
+		UnansweredCounted                        int `json:"unanswered_counted"`
+		Totals                                   struct {
+			Requests int
+			Bytes    int64
+			Status   map[string]int
+		}
+		Nodes map[string]struct{ Spots, Counted int }
+	} `json:"objects"`
+	Proof []struct {
 		Claim string
 		Holds bool
 	} `json:"proof"`
@@ -44,7 +56,7 @@ func shortLog(lines int) string {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	const lines = 600
-	r := run(t, program(t), shortLog(lines), "demo", "--json", "--input", "-")
+	r := run(t, program(t), shortLog(lines), "demo", "--json", "--rate", "150", "--input", "-")
 	if r.code != 0 {
 		t.Fatalf("exit code %d; it wrote:\n%s", r.code, r.stderr)
 	}
@@ -72,17 +84,46 @@ func TestDemo(t *testing.T) {
 	if sum != got.Replied || len(got.Nodes) != 3 || status != got.Replied-got.Malformed {
 		t.Errorf("the parts do not add up: by node %d, by status %d: %+v", sum, status, got)
 	}
+	got.checkObjects(t)
+	if len(got.Proof) < 12 {
+		t.Errorf("%d claims", len(got.Proof))
+	}
 	for _, p := range got.Proof {
 		if !p.Holds {
 			t.Errorf("does not hold: %s", p.Claim)
 		}
 	}
-	for _, say := range []string{"leases are short", "froze n2", "killed n3", "thawed n2", "n2 serves again"} {
+	for _, say := range []string{"leases are short", "froze n2", "killed n3", "thawed n2", "n2 serves again", "a call to its Spot now", "refused as yet", "released "} {
 		if !strings.Contains(r.stderr, say) {
 			t.Errorf("it did not say %q; it wrote:\n%s", say, r.stderr)
 		}
 	}
 	noTrace(t, demoDir(t, r.stderr), true)
+}
+
+// checkObjects checks that the parts of the clients' Spots add up, and that there was something to see.
+func (r demoResult) checkObjects(t *testing.T) {
+	t.Helper()
+	o := r.Objects
+	if o.Sent != r.Replied-r.Malformed || o.Replied+o.Failed+o.Unknown != o.Sent || o.Clients == 0 {
+		t.Errorf("objects: sent, replied, failed, unknown and the lines do not add up: %+v", o)
+	}
+	if o.Doubled == nil || *o.Doubled != 0 || o.Repeated == nil || o.Released == nil || *o.Released == 0 || o.Reactivated == nil || *o.Reactivated == 0 {
+		t.Errorf("objects: doubled must be 0, and some must be released and made again: %+v", o)
+	}
+	counted, status := 0, 0
+	for _, n := range []string{"n1", "n2", "n3"} {
+		if o.Nodes[n].Spots == 0 || o.Nodes[n].Counted < o.Nodes[n].Spots {
+			t.Errorf("objects: node %s: %+v", n, o.Nodes[n])
+		}
+		counted += o.Nodes[n].Counted
+	}
+	for _, n := range o.Totals.Status {
+		status += n
+	}
+	if counted != o.Replied+o.UnansweredCounted || o.Totals.Requests+o.LostWithNode != counted || status != o.Totals.Requests || o.Totals.Bytes == 0 {
+		t.Errorf("objects: %d counted, %d by status do not add up with %+v", counted, status, o)
+	}
 }
 
 // A demo that is interrupted leaves neither processes nor files, whatever state its nodes are in.

@@ -118,8 +118,10 @@ func (m message) section(text string, code int) string {
 	return fmt.Sprintf("\n## %s\n\n    $ %s\n    %s\n\nExit code %d.\n", m.title, shorten(cmd), shorten(text), code)
 }
 
-// shorten takes the middle out of an ID that is long on purpose.
-func shorten(text string) string { return strings.ReplaceAll(text, strings.Repeat("x", 200), "...") }
+// shorten cuts an ID that is long on purpose.
+func shorten(text string) string {
+	return regexp.MustCompile(`x{50,}`).ReplaceAllString(text, "xxx...")
+}
 
 // varying is what no test can know beforehand.
 var varying = []struct {
@@ -127,7 +129,7 @@ var varying = []struct {
 	with string
 }{
 	{regexp.MustCompile(`lifecycle \d+`), "lifecycle 7"},
-	{regexp.MustCompile(`@\d+`), "@12"},
+	{regexp.MustCompile(`((?:actor|spot)/[^@ ]+@)\d+`), "${1}12"},
 	{regexp.MustCompile(`on host \S+`), "on host host-1"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`), "2026-01-01T00:00:00Z"},
 	{regexp.MustCompile(`\.probe-\d+`), ".probe-1"},

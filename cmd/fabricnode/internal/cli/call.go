@@ -115,6 +115,12 @@ func (c *callCmd) toObject(key kvlocation.ObjectKey) caller {
 		default:
 			reply, err = spots.Request(ctx, key.ID, data, opts...)
 		}
+		switch {
+		case errors.Is(err, outcome.NotFound) && errors.Is(err, outcome.NotAccepted):
+			err = fmt.Errorf("%w (fabricnode objects lists what there is)", err)
+		case errors.Is(err, outcome.Unavailable):
+			err = fmt.Errorf("%w (fabricnode explain --%s says more)", err, key.Kind)
+		}
 		return reply, 0, err
 	}
 }
