@@ -64,6 +64,14 @@ func TestConformance(t *testing.T) {
 					return func(ctx context.Context) (Change, error) { return p.Adopt(ctx, at, n1later) }, PhaseReady
 				})
 			})
+			t.Run("FO-4.5", func(t *testing.T) {
+				t.Parallel()
+				activationServesCreation(t, b)
+			})
+			t.Run("FO-10.11", func(t *testing.T) {
+				t.Parallel()
+				leftoverActivation(t, b)
+			})
 			t.Run("CA-4", func(t *testing.T) {
 				t.Parallel()
 				recordsInKV(t, b)

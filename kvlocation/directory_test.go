@@ -3,8 +3,10 @@ package kvlocation
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -283,4 +285,41 @@ func TestDisplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	fabrictest.Eventually(t, readyIn, "a full read shows it", func() bool { return d.Resync(testContext(t)) == nil && d.Displaced() })
+}
+
+func TestMembersByType(t *testing.T) {
+	t.Parallel()
+	member := func(rid string, types ...TypeInfo) Member {
+		return Member{Descriptor: Descriptor{RID: rid, Types: types}, Revision: 1}
+	}
+	actor := TypeInfo{Name: "ledger", Class: ClassActor, Capacity: 10, Full: true}
+	spot := TypeInfo{Name: "ledger", Class: ClassUserSpot}
+	m := NewMembers([]Member{member("b", spot), member("c"), member("a", spot, actor)})
+	for _, c := range []struct {
+		class Class
+		name  string
+		want  string
+	}{
+		{ClassUserSpot, "ledger", "a b "}, {ClassActor, "ledger", "a "}, {ClassInstanceSpot, "ledger", ""}, {ClassActor, "other", ""},
+	} {
+		got := ""
+		for _, m := range m.Type(c.class, c.name) {
+			got += m.RID + " "
+		}
+		if got != c.want {
+			t.Errorf("%s %s: %q, want %q", c.class, c.name, got, c.want)
+		}
+	}
+	a, _ := m.Get("a")
+	if got, ok := a.Type(ClassActor, "ledger"); !ok || got != actor {
+		t.Errorf("got %+v, %v", got, ok)
+	}
+	if _, ok := a.Type(ClassInstanceSpot, "ledger"); ok {
+		t.Error("a type of another class is listed")
+	}
+	// As it stands in the bucket.
+	b, err := json.Marshal(a.Descriptor)
+	if err != nil || !strings.Contains(string(b), `"types":[{"name":"ledger","class":"user_spot"},{"name":"ledger","class":"actor","capacity":10,"full":true}]`) {
+		t.Errorf("%s, %v", b, err)
+	}
 }

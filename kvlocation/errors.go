@@ -35,3 +35,8 @@ func notConfigured(op, target string, err error) *outcome.Error {
 func unavailable(op, target string, err error) *outcome.Error {
 	return outcome.Wrap(op, outcome.Unavailable, outcome.NotAccepted, target, "", err)
 }
+
+// notFound is the error of a read of something that is not there.
+func notFound(op, target, detail string) *outcome.Error {
+	return outcome.New(op, outcome.NotFound, outcome.NotAccepted, target, detail)
+}

@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"natsfabric/internal/wire"
-	"natsfabric/outcome"
 )
 
 // Bounds of what one part of a scan reads.
@@ -220,9 +219,4 @@ func (s *Store) readBatch(ctx context.Context, b *bucket, from uint64) (msgs []*
 		return true, nil
 	})
 	return msgs, more, err
-}
-
-// notFound is the error of a read of something that is not there.
-func notFound(op, target, detail string) *outcome.Error {
-	return outcome.New(op, outcome.NotFound, outcome.NotAccepted, target, detail)
 }
