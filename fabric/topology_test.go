@@ -13,6 +13,8 @@ import (
 	"natsfabric/channels"
 	"natsfabric/fabric"
 	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
+	"natsfabric/objects"
 	"natsfabric/outcome"
 )
 
@@ -34,7 +36,7 @@ func TestLeafnode(t *testing.T) {
 	newMesh(t, hub, "m")
 
 	serve := func(name string) []channels.Spec { return []channels.Spec{{Name: name, Handler: echo}} }
-	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: hub.URL()}, Channels: serve("at-hub")})
+	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: hub.URL()}, Channels: serve("at-hub"), Types: counters()})
 	// The leaf has a JetStream of its own: without the hub's domain the node would look for the mesh there.
 	_, err = fabric.Start(t.Context(), fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: leaf.URL()}})
 	if !errors.Is(err, outcome.NotConfigured) || !strings.Contains(err.Error(), "does not exist") {
@@ -61,6 +63,27 @@ func TestLeafnode(t *testing.T) {
 	fabrictest.Eventually(t, 20*time.Second, "the hub's node sees the leaf's new channel", func() bool {
 		return len(a.Members().Channel("later")) == 1
 	})
+	useObjects(t, "the node behind the leafnode", b, "a")
+}
+
+// useObjects makes an Actor and a Spot at the node home and calls them from another one.
+func useObjects(t *testing.T, who string, from *fabric.Node, home string) {
+	t.Helper()
+	fabrictest.Eventually(t, 20*time.Second, who+" knows the type", func() bool { return len(from.Members().Type(kvlocation.ClassActor, "counter")) == 1 })
+	ctx := timeout(t, 30*time.Second)
+	ref, err := from.Actors().Create(ctx, "counter", "alice", nil, objects.AtNode(home))
+	if err != nil {
+		t.Fatalf("%s creates an Actor: %v", who, err)
+	}
+	if reply, err := from.Actors().Request(ctx, "alice", nil); err != nil || string(reply.Data) != "1" {
+		t.Errorf("%s asks the Actor: %q, %v", who, reply.Data, err)
+	}
+	if reply, err := from.Spots().Request(ctx, "visitor", nil, objects.WithInstance("counter")); err != nil || string(reply.Data) != "1" {
+		t.Errorf("%s activates a Spot: %q, %v", who, reply.Data, err)
+	}
+	if err := from.Actors().Destroy(ctx, ref); err != nil {
+		t.Errorf("%s destroys the Actor: %v", who, err)
+	}
 }
 
 // TestGateway: nodes in two clusters joined by gateways share a mesh whose streams live in one of them.
@@ -86,7 +109,7 @@ func TestGateway(t *testing.T) {
 		return first.NATS().NumOutboundGateways() == 1 && two.NumOutboundGateways() == 1
 	})
 	newMesh(t, first, "m")
-	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: first.URL()}, Channels: []channels.Spec{{Name: "at-one", Handler: echo}}})
+	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: first.URL()}, Channels: []channels.Spec{{Name: "at-one", Handler: echo}}, Types: counters()})
 	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: two.ClientURL()}, Channels: []channels.Spec{{Name: "at-two", Handler: echo}}})
 	for from, channel := range map[*fabric.Node]string{a: "at-two", b: "at-one"} {
 		fabrictest.Eventually(t, 20*time.Second, "a request to "+channel, func() bool {
@@ -94,4 +117,5 @@ func TestGateway(t *testing.T) {
 			return err == nil
 		})
 	}
+	useObjects(t, "the node in the other cluster", b, "a")
 }
