@@ -164,6 +164,10 @@ func (c *counts) ask(ctx context.Context) {
 		asking.Go(func() {
 			for name := range clients {
 				r, err := c.request(ctx, name, []byte(`{}`))
+				if errors.Is(err, outcome.Unavailable) && errors.Is(err, outcome.NotAccepted) {
+					// The route was still that of the killed node; it is forgotten now.
+					r, err = c.request(ctx, name, []byte(`{}`))
+				}
 				mu.Lock()
 				if err != nil {
 					c.mute[name] = err
