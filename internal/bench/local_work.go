@@ -74,9 +74,10 @@ func (r *memberRole) localSends(ctx context.Context, k sliceKey, data []byte) (w
 	}
 	return pairsOfSenders(func(c int) error {
 		s := &senders[c]
-		for s.sent-s.seen >= sendWindow {
+		if s.sent-s.seen >= sendWindow {
 			if s.seen = s.to.turns.Load(); s.sent-s.seen >= sendWindow {
-				runtime.Gosched()
+				s.seen = s.sent - sendWindow/2
+				s.to.await(s.seen)
 			}
 		}
 		s.sent++

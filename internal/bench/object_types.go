@@ -32,13 +32,30 @@ var echoObject objects.Object = objects.HandlerFunc(func(_ context.Context, req 
 
 func newEcho(context.Context, *objects.Self, []byte) (objects.Object, error) { return echoObject, nil }
 
-// counter is an object that counts its turns.
-type counter struct{ turns atomic.Int64 }
+// counter is an object that counts its turns. One sender may wait for a turn.
+type counter struct {
+	turns atomic.Int64
+	// wanted is the turn that the sender waits for; 0 while it does not.
+	wanted  atomic.Int64
+	reached chan struct{}
+}
 
 // Handle counts.
 func (c *counter) Handle(context.Context, *objects.Request) (objects.Reply, error) {
-	c.turns.Add(1)
+	n := c.turns.Add(1)
+	if w := c.wanted.Load(); w != 0 && n >= w && c.wanted.CompareAndSwap(w, 0) {
+		c.reached <- struct{}{}
+	}
 	return objects.Reply{}, nil
+}
+
+// await waits for the given turn, without keeping a processor.
+func (c *counter) await(turn int64) {
+	c.wanted.Store(turn)
+	if c.turns.Load() >= turn && c.wanted.CompareAndSwap(turn, 0) {
+		return
+	}
+	<-c.reached
 }
 
 // counters are the counting objects of a process, by ID.
@@ -53,7 +70,7 @@ func (c *counters) new(_ context.Context, self *objects.Self, _ []byte) (objects
 	if c.byID == nil {
 		c.byID = make(map[string]*counter)
 	}
-	o := &counter{}
+	o := &counter{reached: make(chan struct{}, 1)}
 	c.byID[self.ID()] = o
 	return o, nil
 }

@@ -140,3 +140,14 @@ func TestPlainActor(t *testing.T) {
 		t.Errorf("%d turns", n)
 	}
 }
+
+func TestCounterAwait(t *testing.T) {
+	c := &counter{reached: make(chan struct{}, 1)}
+	for turn := int64(1); turn <= 1000; turn++ {
+		go func() { _, _ = c.Handle(t.Context(), nil) }()
+		c.await(turn)
+		if n := c.turns.Load(); n != turn {
+			t.Fatalf("turn %d was awaited, and there were %d", turn, n)
+		}
+	}
+}
