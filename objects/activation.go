@@ -212,7 +212,7 @@ func (s *Service) actHere(ctx context.Context, key kvlocation.ObjectKey, reg *re
 			}
 		}
 		d, _ := ctx.Deadline()
-		ord := &order{key: key, reg: reg, mail: mail, deadline: d}
+		ord := &order{key: key, reg: reg, mail: mail, deadline: d, inline: mail.from != nil}
 		if instance && reg.Class == kvlocation.ClassInstanceSpot {
 			ord.doc.First = first
 		} else if err := s.abandonedRecord(ctx, ord); err != nil {
@@ -222,6 +222,9 @@ func (s *Service) actHere(ctx context.Context, key kvlocation.ObjectKey, reg *re
 		switch {
 		case err != nil:
 			return nil, false, err
+		case took && ord.inline:
+			s.fly(f, ord)
+			return nil, true, nil
 		case took:
 			return ord.held, ord.doc.First != nil, nil
 		case f == nil || s.rt.find(key.Kind, key.ID) != nil:
@@ -243,7 +246,7 @@ func (s *Service) abandonedRecord(ctx context.Context, ord *order) error {
 		return err
 	}
 	if e.Phase() == kvlocation.PhaseMissing {
-		return &refusal{err: outcome.New("", outcome.NotFound, outcome.NotAccepted, ord.key.String(), ""), final: true}
+		return &refusal{err: outcome.New("", outcome.NotFound, outcome.NotAccepted, ord.key.String(), "there is no object of this ID"), final: true}
 	}
 	if r := e.Record; r.Kind != ord.reg.Class || r.Type != ord.reg.Name {
 		return &refusal{err: mismatch("", ord.key, r.Kind, r.Type, ord.reg.Class, ord.reg.Name), final: true}

@@ -212,7 +212,25 @@ func (s *Service) lookUp(ctx context.Context, op string, key kvlocation.ObjectKe
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	e, err := s.store.Lookup(ctx, key)
-	return e, renamed(err, op, key)
+	return e, notFound(err, op, key)
+}
+
+// notFound is renamed for an error of a read, and says what it means.
+func notFound(err error, op string, key kvlocation.ObjectKey) error {
+	var e *outcome.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	out := *e
+	out.Op, out.Target = op, key.String()
+	switch {
+	case e.Detail != "":
+	case e.Kind == outcome.NotFound:
+		out.Detail = "there is no object of this ID"
+	case e.Kind == outcome.Unavailable:
+		out.Detail = "the store does not answer"
+	}
+	return &out
 }
 
 // notHere is the end of an operation on an object whose record names this node, which does not have it.
@@ -222,9 +240,9 @@ func (s *Service) notHere(ctx context.Context, op string, key kvlocation.ObjectK
 	e, err := s.store.Read(ctx, key)
 	switch {
 	case err != nil:
-		return renamed(err, op, key)
+		return notFound(err, op, key)
 	case e.Phase() == kvlocation.PhaseMissing:
-		return outcome.New(op, outcome.NotFound, outcome.NotAccepted, key.String(), "")
+		return outcome.New(op, outcome.NotFound, outcome.NotAccepted, key.String(), "there is no object of this ID")
 	}
 	return outcome.New(op, outcome.Unavailable, outcome.NotAccepted, key.String(), "it is not open at its owner, this node")
 }

@@ -94,7 +94,7 @@ func (s *Service) createAt(ctx context.Context, c *Call, token string, class Cla
 	if rid == s.cfg.RID && lifecycle == s.cfg.Lifecycle {
 		ctx, cancel := s.bound(ctx)
 		defer cancel()
-		got, err = s.newHere(ctx, c.key(), class, typ, c.Data, intent == intentCreate)
+		got, err = s.newHere(ctx, c.key(), class, typ, c.Data, intent == intentCreate, false)
 		h := refusalHeader(err)
 		route, final = h.Get(wire.HeaderRoute), h.Get(wire.HeaderFinal)
 	} else {
@@ -124,11 +124,12 @@ func (s *Service) createAt(ctx context.Context, c *Call, token string, class Cla
 // takeCreation answers another node's creation.
 func (s *Service) takeCreation(ctx context.Context, in *channels.Inbound, key kvlocation.ObjectKey) (createReply, error) {
 	h := in.Header()
-	return s.newHere(ctx, key, Class(h.Get(wire.HeaderClass)), h.Get(wire.HeaderType), in.Data(), h.Get(wire.HeaderIntent) != intentGetOrCreate)
+	return s.newHere(ctx, key, Class(h.Get(wire.HeaderClass)), h.Get(wire.HeaderType), in.Data(), h.Get(wire.HeaderIntent) != intentGetOrCreate, true)
 }
 
 // newHere makes an object at this node, or says where it is. Its errors are *outcome.Error or *refusal.
-func (s *Service) newHere(ctx context.Context, key kvlocation.ObjectKey, class Class, typ string, input []byte, exclusive bool) (createReply, error) {
+// inline says that nobody waits for the goroutine that calls.
+func (s *Service) newHere(ctx context.Context, key kvlocation.ObjectKey, class Class, typ string, input []byte, exclusive, inline bool) (createReply, error) {
 	reg, err := s.registered(key, class, typ)
 	if err != nil {
 		return createReply{}, err
@@ -145,8 +146,12 @@ func (s *Service) newHere(ctx context.Context, key kvlocation.ObjectKey, class C
 			}
 			var own bool
 			d, _ := ctx.Deadline()
-			if f, own, err = s.begin(&order{key: key, reg: reg, doc: activationDoc{Input: input}, deadline: d}); err != nil {
+			ord := &order{key: key, reg: reg, doc: activationDoc{Input: input}, deadline: d, inline: inline}
+			if f, own, err = s.begin(ord); err != nil {
 				return createReply{}, err
+			}
+			if own && inline {
+				s.fly(f, ord)
 			}
 			if own {
 				return s.await(ctx, f, key, exclusive, true)

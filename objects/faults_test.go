@@ -70,6 +70,47 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
+// A write whose answer is lost beyond its caller's time is pursued all the same: the caller hears Unknown, and the creation
+// or the close that was begun comes to its end without anybody asking again.
+func TestUnknownIsPursued(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	a := m.node("a", types(tp.typ(kvlocation.ClassActor, "user")))
+	c := m.client()
+	for nth, step := range []string{"creating", "ready"} {
+		armed := a.proxy.Arm(fabrictest.Trigger{
+			Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindActor, step), Nth: nth + 1, Answer: true, Times: -1, Action: fabrictest.Drop,
+		})
+		_, err := c.Actors().Create(m.ctxFor(700*time.Millisecond), "user", step, nil)
+		wantError(t, err, outcome.DeadlineExceeded, outcome.Unknown)
+		fabrictest.Eventually(t, long, "the node pursues it", func() bool { return armed.Count() > 1 })
+		armed.Disarm()
+		fabrictest.Eventually(t, long, "the actor is Ready", func() bool {
+			o := a.rt.find(kvlocation.KindActor, step)
+			return o != nil && !o.isCreating() && m.entry(c, kvlocation.KindActor, step).Phase() == kvlocation.PhaseReady
+		})
+		if tp.made(step) != 1 {
+			t.Fatalf("%d factories", tp.made(step))
+		}
+	}
+	// It was lost for ever, because somebody else was faster: what comes of the order is decided anew, from the record.
+	armed := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindActor, "lost"), Times: -1, Action: fabrictest.Drop})
+	_, err := c.Actors().Create(m.ctxFor(700*time.Millisecond), "user", "lost", nil)
+	wantError(t, err, outcome.DeadlineExceeded, outcome.Unknown)
+	_, err = c.store.Create(m.ctx(), kvlocation.NewObject{
+		Key: kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: "lost"}, Class: kvlocation.ClassActor, Type: "user",
+		Owner: kvlocation.Owner{RID: "dead", Lifecycle: 1, Lease: 1}, Activation: []byte(`{"input":"b2xk"}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	armed.Disarm()
+	fabrictest.Eventually(t, long, "the other's record is made on", func() bool {
+		e := m.entry(c, kvlocation.KindActor, "lost")
+		return e.Phase() == kvlocation.PhaseReady && e.Record.OwnerGeneration == 2 && e.Record.Owner.RID == "a"
+	})
+}
+
 // An object whose close was sent and not answered neither serves nor is dropped until the store has answered.
 func TestUnknownCloseServesNobody(t *testing.T) {
 	t.Parallel()

@@ -62,10 +62,12 @@ type order struct {
 	held *hold
 	// deadline is when the operation's caller gives up; zero for never.
 	deadline time.Time
+	// inline is true when whoever begins the flight runs it, because nobody waits for that goroutine.
+	inline bool
 }
 
 // begin starts a flight unless one is under way, which is returned, or the object is open, for which nil is. own is
-// true when it took the order. The error says that nothing was begun; the order's mail is then still the caller's.
+// true when it took the order; of an order that is inline the caller then runs the flight (fly). The error says that nothing was begun; the order's mail is then still the caller's.
 func (s *Service) begin(ord *order) (f *flight, own bool, err error) {
 	if err := s.admit(); err != nil {
 		return nil, false, err
@@ -96,7 +98,7 @@ func (s *Service) begin(ord *order) (f *flight, own bool, err error) {
 	s.rt.insert(o)
 	f = &flight{o: o, done: make(chan struct{})}
 	fs.by[ord.key] = f
-	if !s.spawn(func() { s.fly(f, ord) }) {
+	if !ord.inline && !s.spawn(func() { s.fly(f, ord) }) {
 		f.err = outcome.New("create", outcome.ShuttingDown, outcome.NotAccepted, ord.key.String(), "node "+s.cfg.RID+" is shutting down")
 		o.abort(f.err)
 		delete(fs.by, ord.key)
@@ -122,13 +124,9 @@ func (s *Service) fly(f *flight, ord *order) {
 // bringUp makes the record, runs the factory, makes the record Ready and opens the object. On an error the object is
 // gone and its mail has ended.
 func (s *Service) bringUp(o *object, ord *order) (createReply, error) {
-	period := s.rt.period.Load()
-	ctx, cancel := context.WithTimeoutCause(s.ctx, ord.reg.CreateTimeout, fmt.Errorf("the creation did not end within %v", ord.reg.CreateTimeout))
+	// The period ends when the lease lapses, and when the Service stops.
+	ctx, cancel := context.WithTimeoutCause(s.rt.period.Load().ctx, ord.reg.CreateTimeout, errTooLate)
 	defer cancel()
-	ctx, lapse := context.WithCancelCause(ctx)
-	defer lapse(nil)
-	defer context.AfterFunc(period.ctx, func() { lapse(context.Cause(period.ctx)) })()
-
 	sec, err := s.secure(ctx, ord)
 	if err != nil {
 		if sec.lost {
@@ -160,6 +158,9 @@ func (s *Service) bringUp(o *object, ord *order) (createReply, error) {
 	o.open(inst, at.generation, at.ownerGeneration, sec.at.Record.Owner.Lease, s.storedMail(o, sec.stored))
 	return createReply{RID: at.rid, Lifecycle: at.lifecycle, Generation: at.generation, OwnerGeneration: at.ownerGeneration, Created: ord.found == nil && sec.own}, nil
 }
+
+// errTooLate is the cause with which a creation's context ends.
+var errTooLate = errors.New("the creation did not end within the type's CreateTimeout")
 
 // secured is a Creating record that is this node's.
 type secured struct {
@@ -287,7 +288,7 @@ func (s *Service) runFactory(ctx context.Context, o *object, input []byte) (Obje
 	done := make(chan result, 1)
 	s.stats.factories.Add(1)
 	s.stats.factoriesRunning.Add(1)
-	go func() {
+	s.pool.run(func() {
 		r := result{err: outcome.New("create", outcome.InternalFailure, outcome.NotAccepted, o.target(), "the factory ended its goroutine")}
 		defer func() {
 			if p := recover(); p != nil {
@@ -301,7 +302,7 @@ func (s *Service) runFactory(ctx context.Context, o *object, input []byte) (Obje
 		if r.err == nil && r.inst == nil {
 			r.err = outcome.New("create", outcome.InternalFailure, outcome.NotAccepted, o.target(), "the factory returned no object")
 		}
-	}()
+	})
 	select {
 	case r := <-done:
 		if r.err != nil && outcome.KindOf(r.err) == outcome.DeadlineExceeded && ctx.Err() != nil {
@@ -312,9 +313,10 @@ func (s *Service) runFactory(ctx context.Context, o *object, input []byte) (Obje
 	}
 	s.stats.factoriesLate.Add(1)
 	kind := outcome.InternalFailure
-	if errors.Is(context.Cause(ctx), kvlocation.ErrOwnershipLost) || s.ctx.Err() != nil {
+	if !errors.Is(context.Cause(ctx), errTooLate) {
 		kind = outcome.Unavailable
 	}
 	s.log.Warn("a factory did not return in time", zap.String("object", o.target()), zap.String("type", o.reg.Name))
-	return nil, outcome.Wrap("create", kind, outcome.NotAccepted, o.target(), "the factory did not return", context.Cause(ctx))
+	return nil, outcome.Wrap("create", kind, outcome.NotAccepted, o.target(),
+		fmt.Sprintf("the factory did not return (the type's CreateTimeout is %v)", o.reg.CreateTimeout), context.Cause(ctx))
 }

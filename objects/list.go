@@ -49,7 +49,7 @@ func (s *Service) Locate(ctx context.Context, key kvlocation.ObjectKey) (Locatio
 	}
 	e, err := s.store.Lookup(ctx, key)
 	if err != nil {
-		return Location{}, renamed(err, op, key)
+		return Location{}, notFound(err, op, key)
 	}
 	l := locationOf(e)
 	st, err := s.store.LeaseOf(ctx, l.RID)

@@ -37,6 +37,7 @@ type Service struct {
 
 	ctx       context.Context // of the goroutines of this Service; ends with Close
 	cancel    context.CancelFunc
+	pool      pool
 	wg        sync.WaitGroup
 	workMu    sync.Mutex // orders wg.Add before Close's wg.Wait
 	stopping  bool
@@ -54,6 +55,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	s := &Service{cfg: cfg, log: cfg.Logger, store: cfg.Store, router: cfg.Router, closed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.pool = newPool(s.ctx.Done())
 	s.actors, s.spots = Actors{s}, Spots{s}
 	s.routes.init(cfg.RouteCache, cfg.RouteTTL)
 	s.flights.init()
@@ -120,7 +122,11 @@ func (s *Service) spawn(f func()) bool {
 	if s.stopping {
 		return false
 	}
-	s.wg.Go(f)
+	s.wg.Add(1)
+	s.pool.run(func() {
+		defer s.wg.Done()
+		f()
+	})
 	return true
 }
 
