@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
@@ -104,6 +105,7 @@ func TestInstanceSpotsAcrossNodes(t *testing.T) {
 				_, err := caller.Spots().Request(m.ctx(), id, nil, WithInstance("other"))
 				wantError(t, err, outcome.TypeMismatch, outcome.NotAccepted, "room", "other")
 			}
+			fabrictest.Eventually(t, long, "the notes have run", func() bool { return len(tp.ran(id)) >= 4 })
 			if got := tp.ran(id); tp.made(id) != 1 || len(got) != 4 || !strings.HasSuffix(got[0], "first") {
 				t.Fatalf("%d factories, turns %v", tp.made(id), got)
 			}
