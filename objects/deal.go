@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// admitEvery is for how long the lease's word is good within one worker. It is far below the lease's margin, and
-	// a freeze is longer.
+	// admitEvery is for how long the lease's word is good. It is far below the lease's margin, and a freeze is longer.
 	admitEvery = time.Millisecond
 	// adoptTimeout bounds one adoption.
 	adoptTimeout = 30 * time.Second
@@ -65,7 +64,7 @@ func (o *object) deal(w *worker, e *envelope, now instant) (after instant, ran b
 		return now, true
 	}
 	p := o.rt.period.Load()
-	if !o.rt.admits(w, now) {
+	if !o.rt.admits(now) {
 		return now, !o.putBack(e)
 	}
 	if o.since.Load() != int64(now) {
@@ -105,19 +104,20 @@ func (o *object) deal(w *worker, e *envelope, now instant) (after instant, ran b
 	return after, true
 }
 
-// admits reports whether a turn may begin. The lease's word is asked for at most once in admitEvery.
-func (rt *runtime) admits(w *worker, now instant) bool {
+// admits reports whether something new may begin. The lease's word is good for admitEvery; a lapse that is told of, or
+// found here, counts at once.
+func (rt *runtime) admits(now instant) bool {
 	if rt.sched.lapsed.Load() {
 		return false
 	}
-	if now.sub(w.admitted) < admitEvery {
+	if now.sub(instant(rt.admitted.Load())) < admitEvery {
 		return true
 	}
 	if rt.back.admit() != nil {
 		rt.sched.close()
 		return false
 	}
-	w.admitted = now
+	rt.admitted.Store(int64(now))
 	return true
 }
 
@@ -310,7 +310,7 @@ func (o *object) settle(w *worker, t *turn, e *envelope, p *period, begun instan
 			err = outcome.Wrap(e.op(), outcome.KindOf(err), outcome.Accepted, o.target(), "", err)
 		}
 	}
-	if lost := o.outlived(w, p, now); lost != nil {
+	if lost := o.outlived(p, now); lost != nil {
 		o.reg.count(o).withheld.Add(1)
 		reply, err = Reply{}, lost
 	}
@@ -332,9 +332,9 @@ func (w *worker) look(begun instant) instant {
 }
 
 // outlived says that ownership ended while the turn ran and is not certain again.
-func (o *object) outlived(w *worker, p *period, now instant) error {
+func (o *object) outlived(p *period, now instant) error {
 	rt := o.rt
-	admits := rt.admits(w, now)
+	admits := rt.admits(now)
 	if admits && p == rt.period.Load() {
 		return nil
 	}

@@ -67,6 +67,7 @@ func TestLapseInATurn(t *testing.T) {
 			go func() { _, err := h.request(context.Background(), o, "behind"); behind <- err }()
 			waitMail(t, o, 1)
 			h.lapse()
+			h.rt.admitted.Store(int64(tick().add(time.Hour))) // as if the lease had said yes a moment ago
 			within(t, ended, "the end of the context")
 			wantOutcome(t, h.send(o, "while lapsed"), outcome.Unavailable, outcome.NotAccepted)
 			if c.regain {

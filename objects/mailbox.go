@@ -153,8 +153,7 @@ type hold struct {
 	done chan error
 }
 
-// hold makes the sender of a local one-way message wait for its acceptance. It returns nil for any other mail. The mail
-// must not have been offered yet.
+// hold makes the sender of a local one-way message wait for its acceptance. It returns nil for any other mail.
 func (e *envelope) hold() *hold {
 	if e.held == nil && e.oneWay && e.from == nil && e.kind == mailMessage {
 		e.held = &hold{op: e.op(), done: make(chan error, 1)}

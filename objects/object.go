@@ -87,15 +87,15 @@ type object struct {
 	// closing is why its end was asked for; nil while it was not.
 	closing atomic.Pointer[CloseReason]
 
-	// What follows belongs to the worker that has the object, but for turn.ctx, which has a lock of its own.
+	// turn, lease and activated belong to the worker that has the object. lease is the lease generation under which
+	// it was adopted last.
 	turn      *turn
-	lease     uint64 // the lease generation under which it was adopted last
+	lease     uint64
 	activated bool
 
-	queued *object // the next one in the run queue
-
 	since  atomic.Int64 // instant: when the last turn began; 0 while no worker has the object
-	timers *timers      // guarded by clock.mu
+	queued *object      // the next one in the run queue; guarded by scheduler.mu
+	timers *timers      // nil without any; guarded by clock.mu
 }
 
 // newObject returns an object that is being created. It has no instance; it holds its mail until open or abort.

@@ -72,6 +72,7 @@ type runtime struct {
 	sched     *scheduler
 	clock     *clock
 	nextShard atomic.Uint32
+	admitted  atomic.Int64 // instant: when the lease's word was asked for last, and was yes
 	// period is the present period of ownership; its context ends when the lease lapses.
 	period atomic.Pointer[period]
 	// draining: new mail is refused. stopped: nothing runs any more.

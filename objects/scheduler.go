@@ -50,8 +50,6 @@ type worker struct {
 	wake chan *object // nil ends it
 	// cur is the object that it has, for those who look for blocked turns.
 	cur atomic.Pointer[object]
-	// admitted is when the lease was asked last.
-	admitted instant
 	// unread is how many one-way turns may still end without a look at the clock.
 	unread int
 	// spare is the cleared envelope of its last turn; nil when somebody else has it.

@@ -61,12 +61,14 @@ func (e *envelope) expect(deadline instant) {
 }
 
 // deadline is when an operation under ctx ends at the latest.
-func (rt *runtime) deadline(ctx context.Context) instant {
+func (rt *runtime) deadline(ctx context.Context) instant { return rt.deadlineFrom(ctx, tick()) }
+
+func (rt *runtime) deadlineFrom(ctx context.Context, now instant) instant {
 	timeout := rt.defaultTimeout
 	if at, ok := ctx.Deadline(); ok {
 		timeout = min(time.Until(at), rt.maxTimeout)
 	}
-	return tick().add(timeout)
+	return now.add(timeout)
 }
 
 // newRemote returns mail that came from elsewhere. It must be offered, or released after its refusal was sent.
@@ -101,23 +103,19 @@ func (rt *runtime) request(ctx context.Context, o *object, op string, data []byt
 		}
 		return Reply{}, nil
 	}
+	now := tick()
+	if !rt.admits(now) { // nobody may have told of the lapse yet
+		o.refused(mailMessage, whyLapsed)
+		return Reply{}, whyLapsed.refusal(op, o.target(), false)
+	}
 	e := envelopes.Get().(*envelope)
 	e.fill(c, data, h, false)
-	e.expect(rt.deadline(ctx))
+	e.expect(rt.deadlineFrom(ctx, now))
 	if because := o.offer(e); because != whyNot {
 		e.release()
 		return Reply{}, because.refusal(op, o.target(), false)
 	}
 	return rt.wait(ctx, o.key(), e)
-}
-
-// waitHeld waits for mail of this process whose object may have been creating when it took it: for the acceptance of
-// one-way mail on held, what hold returned before the offer, and for the answer of any other.
-func (rt *runtime) waitHeld(ctx context.Context, key kvlocation.ObjectKey, e *envelope, held *hold) (Reply, error) {
-	if held != nil {
-		return Reply{}, held.wait(ctx, key, rt.deadline(ctx))
-	}
-	return rt.wait(ctx, key, e)
 }
 
 // wait waits for the answer of mail that an object has taken, until ctx or the mail's deadline ends, whatever the turn
