@@ -1,9 +1,12 @@
 package objects
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
@@ -121,5 +124,82 @@ func TestInstanceSpotsAcrossNodes(t *testing.T) {
 				t.Fatalf("the new incarnation has generation %d, the old one had %d", g, ref.Generation)
 			}
 		}
+	}
+}
+
+// An idle Instance Spot is closed, and the next message with instance intent makes a new incarnation.
+func TestIdleSpotsGo(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	room := tp.typ(kvlocation.ClassInstanceSpot, "room")
+	room.IdleAfter = 100 * time.Millisecond
+	a := m.node("a", types(room))
+	c := m.client()
+	var last uint64
+	for range 2 {
+		if _, err := c.Spots().Request(m.ctx(), "r", nil, WithInstance("room")); err != nil {
+			t.Fatal(err)
+		}
+		if g := m.entry(c, kvlocation.KindSpot, "r").Generation(); g <= last {
+			t.Fatalf("generation %d after %d", g, last)
+		} else {
+			last = g
+		}
+		fabrictest.Eventually(t, long, "the spot goes", func() bool {
+			return m.entry(c, kvlocation.KindSpot, "r").Phase() == kvlocation.PhaseMissing && a.rt.find(kvlocation.KindSpot, "r") == nil
+		})
+		_, err := c.Spots().Request(m.ctx(), "r", nil)
+		wantError(t, err, outcome.Unavailable, outcome.NotAccepted) // the route is stale
+		_, err = c.Spots().Request(m.ctx(), "r", nil)
+		wantError(t, err, outcome.NotFound, outcome.NotAccepted, "there is no object")
+	}
+	if tp.closings["r"] != CloseIdle || tp.made("r") != 2 {
+		t.Fatalf("closed because of %q, %d factories", tp.closings["r"], tp.made("r"))
+	}
+}
+
+// Turns that wait for each other over nodes end by the deadline, with an error that names the cycle.
+func TestCycleAcrossNodes(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	tp.onTurn = func(ctx context.Context, req *Request) (Reply, error, bool) {
+		other := map[string]string{"x": "y", "y": "x"}[req.Self().ID()]
+		reply, err := req.Self().Actors().Request(ctx, other, nil)
+		return reply, err, true
+	}
+	ty := types(tp.typ(kvlocation.ClassActor, "user"))
+	m.node("a", ty)
+	b := m.node("b", ty)
+	must[ActorRef](t)(b.Actors().Create(m.ctx(), "user", "x", nil, AtNode("a")))
+	must[ActorRef](t)(b.Actors().Create(m.ctx(), "user", "y", nil, AtNode("b")))
+	c := m.client()
+	var inner error
+	tp.mu.Lock()
+	f := tp.onTurn
+	tp.onTurn = func(ctx context.Context, req *Request) (Reply, error, bool) {
+		reply, err, done := f(ctx, req)
+		if err != nil && req.Self().ID() == "y" {
+			tp.mu.Lock()
+			if inner == nil {
+				inner = err
+			}
+			tp.mu.Unlock()
+		}
+		return reply, err, done
+	}
+	tp.mu.Unlock()
+	_, err := c.Actors().Request(m.ctxFor(time.Second), "x", nil)
+	if !errors.Is(err, outcome.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	fabrictest.Eventually(t, long, "the inner call ends", func() bool {
+		tp.mu.Lock()
+		defer tp.mu.Unlock()
+		return inner != nil
+	})
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	if want := `actor "x" -> actor "y" -> actor "x"`; !strings.Contains(inner.Error(), want) {
+		t.Fatalf("the error %q does not name the cycle %q", inner, want)
 	}
 }

@@ -373,11 +373,33 @@ func (s *Service) serveLeft(ctx context.Context, key kvlocation.ObjectKey, data 
 	})
 }
 
-// farewell tells the Spot of an Actor that was closed here.
+// farewell tells those whom it concerns that an object was closed here: an Actor's Spot, and a Spot's members, whose records
+// name it until then. What of it gets lost is harmless: a reference to a Spot that is closed means none.
 func (s *Service) farewell(o *object) {
 	if spot := spotOf(o); !spot.IsZero() {
 		s.tellLeft(spot, ActorRef{ID: o.id, Generation: o.generation.Load()})
 	}
+	m := o.m.Load()
+	if m == nil || o.reg.kind != kvlocation.KindSpot {
+		return
+	}
+	spot, members := o.self().SpotRef(), m.list()
+	if len(members) == 0 {
+		return
+	}
+	s.spawn(func() {
+		for _, a := range members {
+			if s.ctx.Err() != nil {
+				return
+			}
+			ctx, cancel := context.WithTimeout(s.ctx, s.cfg.DefaultTimeout)
+			err := s.askOwner(ctx, "leave", actorKey(a), a.Generation, verbWith, withRequest{Generation: a.Generation, From: spot}, nil)
+			cancel()
+			if err != nil {
+				s.log.Debug("a member was not told that its Spot is closed", zap.Stringer("actor", a), zap.Error(err))
+			}
+		}
+	})
 }
 
 // membersReply lists a Spot's members.

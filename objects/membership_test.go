@@ -220,10 +220,17 @@ func TestMembership(t *testing.T) {
 			}
 		}
 	})
-	t.Run("close refuses joins", func(t *testing.T) {
+	t.Run("close", func(t *testing.T) {
+		if err := c.Actors().Join(m.ctx(), users[0], two); err != nil {
+			t.Fatal(err)
+		}
 		if err := c.Spots().Close(m.ctx(), two); err != nil {
 			t.Fatal(err)
 		}
+		fabrictest.Eventually(t, long, "the member is back in its node's Entry Spot", func() bool {
+			reply, err := c.Actors().Request(m.ctx(), "u0", []byte("where"))
+			return err == nil && string(reply.Data) == must[SpotRef](t)(c.Spots().Entry("a")).String()
+		})
 		err := c.Actors().Join(m.ctx(), users[0], two)
 		if !errors.Is(err, outcome.NotFound) && !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
 			t.Fatal(err)
