@@ -72,20 +72,20 @@ func adminNodes(ctx context.Context, n *Node, _ adminRequest) (any, error) {
 	return NodesReply{Mesh: n.cfg.Mesh, AnsweredBy: n.cfg.RID, Nodes: nodes}, err
 }
 
-func openAdmin(n *Node) (*admin, error) {
+func openAdmin(ctx context.Context, n *Node) (*admin, error) {
 	a := &admin{n: n, workers: make(chan struct{}, adminWorkers)}
 	a.releases.init(n)
 	for _, s := range []struct{ subject, group string }{{n.mesh.Admin("*"), wire.QueueGroup}, {n.adminSubject("*"), ""}} {
 		sub, err := n.link.nc.QueueSubscribe(s.subject, s.group, a.handle)
 		if err != nil {
-			a.close()
+			a.close(ctx)
 			return nil, outcome.Wrap("start", outcome.Unavailable, outcome.NotAccepted, "admin", "cannot subscribe", err)
 		}
 		a.closed.Add(1)
 		sub.SetClosedHandler(func(string) { a.closed.Done() })
 		a.subs = append(a.subs, sub)
 		if err := sub.SetPendingLimits(adminPending, adminPendingBytes); err != nil {
-			a.close()
+			a.close(ctx)
 			return nil, outcome.Wrap("start", outcome.InternalFailure, outcome.NotAccepted, "admin", "cannot bound the subscription", err)
 		}
 	}
@@ -163,9 +163,10 @@ func (r adminRequest) invalid(detail string) *outcome.Error {
 	return outcome.New("admin", outcome.InvalidOperation, outcome.NotAccepted, r.verb, detail)
 }
 
-// close answers what has come, and ends the releases that are under way; whoever asks again goes on with them.
-func (a *admin) close() {
-	a.releases.close()
+// close answers what has come, until ctx ends, and stops the releases that are under way; whoever asks again goes on with
+// them.
+func (a *admin) close(ctx context.Context) {
+	a.releases.stop()
 	for _, sub := range a.subs {
 		if !a.n.link.nc.IsConnected() || sub.Drain() != nil {
 			_ = sub.Unsubscribe() // there is nobody to answer, and nothing to drain
@@ -179,6 +180,7 @@ func (a *admin) close() {
 	}()
 	select {
 	case <-done:
+	case <-ctx.Done():
 	case <-time.After(adminTimeout + time.Second):
 	}
 }

@@ -62,14 +62,17 @@ func (r *releases) init(n *Node) {
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 }
 
-// close ends the work. What was released stays so.
-func (r *releases) close() {
+// stop takes no new ones and asks those that are under way to end. What was released stays so.
+func (r *releases) stop() {
 	r.mu.Lock()
 	r.ends = true
 	r.mu.Unlock()
 	r.cancel()
-	r.wg.Wait()
 }
+
+// wait waits for what was under way. A record write without an answer is pursued until the node's objects are closed, so
+// it comes after that.
+func (r *releases) wait() { r.wg.Wait() }
 
 func adminRelease(ctx context.Context, n *Node, req adminRequest) (any, error) {
 	var what objects.ReleaseRequest

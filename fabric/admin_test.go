@@ -198,3 +198,33 @@ func TestReleasesAreBounded(t *testing.T) {
 	}
 	stopNode(t, a)
 }
+
+// TestShutdownDuringARelease: a release whose write to the store is never answered keeps no node from stopping.
+func TestShutdownDuringARelease(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	p := s.Proxy(t)
+	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}, Types: counters()})
+	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: p.URL()}})
+	if _, err := a.Actors().Create(timeout(t, 60*time.Second), "counter", "one", nil); err != nil {
+		t.Fatal(err)
+	}
+	stopNode(t, a)
+	lost := p.Arm(fabrictest.Trigger{Subject: "$KV.FABRIC_m_LOCATION.actor.>", Times: -1, Action: fabrictest.Drop})
+	all := `{"rid":"a","lifecycle":` + strconv.FormatUint(a.Lifecycle(), 10) + `}`
+	if err := askAdmin(t, s.Connect(t), "fab.m.admin.release", all, new(fabric.ReleaseReply)); err != nil {
+		t.Fatal(err)
+	}
+	lost.Wait(t)
+	stopped := make(chan error, 1)
+	go func() { stopped <- b.Shutdown(timeout(t, 2*time.Second)) }()
+	select {
+	case err := <-stopped:
+		if err != nil {
+			t.Logf("Shutdown: %v", err)
+		}
+	case <-time.After(25 * time.Second): // less than the time of one store operation
+		t.Fatal("Shutdown does not end")
+	}
+}

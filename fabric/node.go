@@ -117,7 +117,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if n.admin, err = openAdmin(n); err != nil {
+	if n.admin, err = openAdmin(ctx, n); err != nil {
 		return err
 	}
 	for _, spec := range n.cfg.Channels {

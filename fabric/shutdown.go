@@ -45,10 +45,13 @@ func (n *Node) release(ctx context.Context) error {
 		cancel()
 	}
 	if n.admin != nil {
-		n.admin.close()
+		n.admin.close(ctx)
 	}
 	if n.router != nil {
 		errs = append(errs, n.finish(ctx))
+	}
+	if n.admin != nil {
+		n.admin.releases.wait()
 	}
 	if n.stop != nil {
 		n.stop()

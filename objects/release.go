@@ -203,6 +203,9 @@ func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress
 	defer every.Stop()
 	for {
 		es, next, err := s.store.ScanPage(ctx, filter, report.Cursor, releasePage)
+		if err == nil && !req.DryRun && len(es) > 0 {
+			err = s.stillGone(ctx, req)
+		}
 		if err != nil {
 			return report, ended(ctx, err)
 		}
@@ -225,6 +228,9 @@ func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress
 				}
 			}
 			r, err := s.releaseEntry(ctx, req, e, *gone)
+			if err != nil && ctx.Err() != nil {
+				return report, nil
+			}
 			report.note(r)
 			if err != nil {
 				return report, err
@@ -236,6 +242,15 @@ func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress
 		}
 		progress(report)
 	}
+}
+
+// stillGone refuses to go on once the owner has come back, under a new lease generation, in the middle of a release.
+func (s *Service) stillGone(ctx context.Context, req ReleaseRequest) error {
+	st, err := s.store.LeaseOf(ctx, req.RID)
+	if err == nil && st.Live && st.Lifecycle == req.Lifecycle {
+		return outcome.Wrap("release", outcome.InvalidOperation, outcome.NotAccepted, req.target(), "the owner has come back", kvlocation.ErrNodeAlive)
+	}
+	return err
 }
 
 // ended is nil for an error that only says that the caller's time was over: the report says how far the release came.
@@ -363,10 +378,28 @@ func (s *Service) runProof(run ownerRun, p *proof) {
 	close(p.done)
 }
 
-// releaseEntry releases one record, and writes down what came of it.
+// releaseEntry releases one record, and writes down what came of it. What is begun is brought to its end, beyond ctx if
+// need be; then the error is Unknown.
 func (s *Service) releaseEntry(ctx context.Context, req ReleaseRequest, e kvlocation.Entry, gone kvlocation.GoneProof) (ReleasedObject, error) {
+	out := make(chan ReleasedObject, 1)
+	err := s.pursue(ctx, e.Key, func() error {
+		r, err := s.releaseNow(req, e, gone)
+		out <- r
+		return err
+	}, func() {})
+	select {
+	case r := <-out:
+		return r, err
+	default:
+		r := described(e)
+		r.Outcome, r.Why = outcomeFailed, err.Error()
+		return r, err
+	}
+}
+
+func (s *Service) releaseNow(req ReleaseRequest, e kvlocation.Entry, gone kvlocation.GoneProof) (ReleasedObject, error) {
 	r := described(e)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout) // what is begun is brought to its end
+	ctx, cancel := context.WithTimeout(s.ctx, storeTimeout)
 	defer cancel()
 	err := s.releaseRecord(ctx, e, gone)
 	switch {
@@ -382,7 +415,9 @@ func (s *Service) releaseEntry(ctx context.Context, req ReleaseRequest, e kvloca
 	default:
 		r.Outcome, r.Why = outcomeFailed, err.Error() // the store's doing: the next call of the release tries it again
 	}
-	aerr := s.store.Audit(ctx, kvlocation.AuditEntry{
+	actx, acancel := context.WithTimeout(s.ctx, storeTimeout)
+	defer acancel()
+	aerr := s.store.Audit(actx, kvlocation.AuditEntry{
 		By: req.By, Action: "release", Kind: r.Kind, ID: r.ID, Class: r.Class, Type: r.Type, Owner: e.Record.Owner,
 		Generation: r.Generation, OwnerGeneration: e.Record.OwnerGeneration, Reason: req.Reason, Outcome: r.Outcome,
 	}, s.cfg.AuditRetention)
