@@ -17,11 +17,6 @@ const (
 	admitEvery = time.Millisecond
 	// adoptTimeout bounds one adoption.
 	adoptTimeout = 30 * time.Second
-	// blindTurns is how many one-way turns may follow each other without a look at the clock, if as many have taken
-	// less than blindTime. A lapse is noticed without the clock; only after a freeze a few may begin before the lease
-	// has noticed it, each of them, as any turn, with a token that a guard refuses.
-	blindTurns = 8
-	blindTime  = 50 * time.Microsecond
 	// retryAfter is when what failed between turns is tried again without new mail.
 	retryAfter = time.Second
 )
@@ -56,31 +51,32 @@ func (o *object) take(w *worker, now instant, rest bool) *envelope {
 // deal does what a piece of mail asks for, on the worker that has the object, and returns the time after it. ran is
 // false when the lease has lapsed: the mail is back in its place.
 func (o *object) deal(w *worker, e *envelope, now instant) (after instant, ran bool) {
-	if !e.oneWay && e.past(now) {
-		if e.kind == mailMessage {
-			o.reg.count(o).expired.Add(1)
-		}
-		e.answer(Reply{}, outcome.New(e.op(), outcome.DeadlineExceeded, outcome.Accepted, o.target(), "the deadline passed before the turn"))
+	if o.expire(e, now) {
 		return now, true
 	}
 	p := o.rt.period.Load()
 	if !o.rt.admits(now) {
 		return now, !o.putBack(e)
 	}
-	if o.since.Load() != int64(now) {
-		o.since.Store(int64(now))
-	}
+	o.since.Store(int64(now))
 	if o.lease != o.rt.back.leaseGeneration() || !o.activated {
-		if lapsed, ok := o.becomeReady(e, p); !ok {
-			return tick(), !lapsed
+		lapsed, ok := o.becomeReady(e, p)
+		now = tick()
+		switch {
+		case !ok:
+			return now, !lapsed
+		case o.expire(e, now):
+			return now, true
+		case !o.rt.admits(now):
+			return now, !o.putBack(e)
 		}
 	}
 	switch e.kind {
 	case mailMessage:
 		o.reg.count(o).run.Add(1)
-		after = o.runTurn(w, e, p, now)
+		after = o.runTurn(w, e, p)
 	case mailFramework:
-		after = o.runTurn(w, e, p, now)
+		after = o.runTurn(w, e, p)
 	case mailTimer:
 		if !o.rt.clock.begin(e.timer) {
 			e.release()
@@ -88,7 +84,7 @@ func (o *object) deal(w *worker, e *envelope, now instant) (after instant, ran b
 			break
 		}
 		o.reg.count(o).timers.Add(1)
-		after = o.runTurn(w, e, p, now)
+		after = o.runTurn(w, e, p)
 	case mailIdle:
 		if o.stillIdle() {
 			o.askClose(CloseIdle)
@@ -100,8 +96,21 @@ func (o *object) deal(w *worker, e *envelope, now instant) (after instant, ran b
 	}
 	if reason := o.closing.Load(); reason != nil {
 		o.runClose(p, *reason)
+		after = tick()
 	}
 	return after, true
+}
+
+// expire ends mail whose caller has stopped waiting before its turn.
+func (o *object) expire(e *envelope, now instant) bool {
+	if e.oneWay || !e.past(now) {
+		return false
+	}
+	if e.kind == mailMessage {
+		o.reg.count(o).expired.Add(1)
+	}
+	e.answer(Reply{}, outcome.New(e.op(), outcome.DeadlineExceeded, outcome.Accepted, o.target(), "the deadline passed before the turn"))
+	return true
 }
 
 // admits reports whether something new may begin. The lease's word is good for admitEvery; a lapse that is told of, or
@@ -246,9 +255,9 @@ func (o *object) endTurn(t *turn) {
 	}
 }
 
-// runTurn runs one turn, which begins now, and answers. It returns the time at the end of the turn. When the handler ends the goroutine,
+// runTurn runs one turn and answers. It returns the time at the end of the turn. When the handler ends the goroutine,
 // the turn is settled all the same.
-func (o *object) runTurn(w *worker, e *envelope, p *period, now instant) (after instant) {
+func (o *object) runTurn(w *worker, e *envelope, p *period) (after instant) {
 	t := o.beginTurn(p, e)
 	returned := false
 	defer func() {
@@ -257,7 +266,7 @@ func (o *object) runTurn(w *worker, e *envelope, p *period, now instant) (after 
 			if o.reg.OnPanic == DestroyOnPanic && e.kind != mailFramework {
 				o.askClose(ClosePanic)
 			}
-			after = o.settle(w, t, e, p, now, Reply{}, err)
+			after = o.settle(w, t, e, p, Reply{}, err)
 		}
 	}()
 	var reply Reply
@@ -271,7 +280,7 @@ func (o *object) runTurn(w *worker, e *envelope, p *period, now instant) (after 
 		reply, err = o.inst.Handle(t, &t.req)
 	}
 	returned = true
-	return o.settle(w, t, e, p, now, reply, err)
+	return o.settle(w, t, e, p, reply, err)
 }
 
 // panicked makes the error of a turn that did not return. recovered is nil when it ended its goroutine.
@@ -287,21 +296,21 @@ func (o *object) panicked(recovered any) error {
 
 // settle ends a turn and answers. The answer of a turn that outlived its ownership goes out only once the object is
 // adopted again.
-func (o *object) settle(w *worker, t *turn, e *envelope, p *period, begun instant, reply Reply, err error) instant {
+func (o *object) settle(w *worker, t *turn, e *envelope, p *period, reply Reply, err error) instant {
 	o.endTurn(t)
+	now := tick()
 	if e.oneWay {
 		if err != nil {
 			o.reg.count(o).failed.Add(1)
 		}
 		if e.from != nil {
 			e.release()
-			return tick()
+			return now
 		}
 		e.clear()
 		w.spare = e
-		return w.look(begun)
+		return now
 	}
-	now := tick()
 	if err != nil {
 		if e.kind == mailMessage {
 			o.reg.count(o).failed.Add(1)
@@ -315,19 +324,6 @@ func (o *object) settle(w *worker, t *turn, e *envelope, p *period, begun instan
 		reply, err = Reply{}, lost
 	}
 	e.answer(reply, err)
-	return now
-}
-
-// look returns the time at the end of a one-way turn: that of its beginning while turns are as short as they were.
-func (w *worker) look(begun instant) instant {
-	if w.unread > 0 {
-		w.unread--
-		return begun
-	}
-	now := tick()
-	if now.sub(begun) < blindTime {
-		w.unread = blindTurns - 1
-	}
 	return now
 }
 

@@ -54,6 +54,9 @@ func TestLapseInATurn(t *testing.T) {
 				}
 				close(ended)
 				<-gate
+				if token, err := fence.FromContext(ctx); outcome.KindOf(err) != outcome.Unavailable || token.IsZero() {
+					t.Errorf("after the lease came back, or did not: token %v, %v", token, err)
+				}
 				return Reply{Data: []byte("result")}, nil
 			}))
 			running, behind := make(chan error, 1), make(chan error, 1)
@@ -382,5 +385,107 @@ func TestIdleRemoval(t *testing.T) {
 	})
 	if n := h.rt.clock.count(); n != 0 {
 		t.Errorf("%d timers are left", n)
+	}
+}
+
+// A one-way message that was held and accepted counts as accepted: a close that fails, or one that succeeds, does not
+// make it disappear.
+func TestAcceptedWhileHeld(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 10, Type{Name: "t"})
+	var closes atomic.Int32
+	h.onClose = func(context.Context, *object, CloseReason) error {
+		if closes.Add(1) == 1 {
+			return errors.New("the store does not answer")
+		}
+		return nil
+	}
+	j := &journal{}
+	o := h.creating(t, "o")
+	errs := make(chan error, 2)
+	for i, data := range []string{"close", "behind"} {
+		go func() { errs <- h.send(o, data) }()
+		waitMail(t, o, i+1)
+	}
+	o.open(handle(func(ctx context.Context, req *Request) (Reply, error) {
+		if string(req.Data()) == "close" {
+			req.Self().Close()
+		}
+		return j.Handle(ctx, req)
+	}), 11, 1, h.lease.Load(), nil)
+	for range 2 {
+		if err := within(t, errs, "the acceptance"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, func() error {
+		if c := h.counts(); c.Accepted != 2 || c.Run != 2 || closes.Load() != 2 {
+			return fmt.Errorf("%d closes, counted %+v", closes.Load(), c)
+		}
+		return nil
+	})
+	if got := fmt.Sprint(j.entries()); got != "[close behind]" {
+		t.Errorf("ran %s", got)
+	}
+}
+
+// The time that an adoption or a turn took counts for what comes next: for its deadline, and for the lease's word.
+func TestTimeOfTurnsCounts(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 10, Type{Name: "t"})
+	ran := make(chan string, 100)
+	o := h.object(t, "o", handle(func(_ context.Context, req *Request) (Reply, error) {
+		if string(req.Data()) == "slow" {
+			<-time.After(50 * time.Millisecond)
+			h.lapsed.Store(true) // nobody tells of it
+		}
+		ran <- string(req.Data())
+		return Reply{}, nil
+	}))
+	gate := make(chan struct{})
+	go func() {
+		if err := o.between(context.Background(), func(context.Context) error { <-gate; return nil }); err != nil {
+			t.Error(err)
+		}
+	}()
+	waitRunning(t, o)
+	for _, data := range []string{"fast", "fast", "fast", "slow", "after"} {
+		if err := h.send(o, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(gate)
+	eventually(t, func() error {
+		if !h.rt.sched.lapsed.Load() {
+			return errors.New("the lapse was not noticed")
+		}
+		return nil
+	})
+	if n := len(ran); n != 4 {
+		t.Errorf("%d turns ran before the lapse was noticed", n)
+	}
+	// While it is adopted, the deadline of what asks for it passes.
+	h.mu.Lock()
+	h.onAdopt = func(context.Context, *object) error { <-time.After(50 * time.Millisecond); return nil }
+	h.mu.Unlock()
+	late := newInbound("late")
+	late.deadline = time.Now().Add(time.Hour)
+	e := newRemote(late)
+	h.regain()
+	eventually(t, func() error {
+		if len(ran) != 5 {
+			return errors.New("what waited has not run")
+		}
+		return nil
+	})
+	h.lapse()
+	h.regain()
+	late.deadline, e.deadline = time.Now().Add(20*time.Millisecond), tick().add(20*time.Millisecond)
+	if because := o.offer(e); because != whyNot {
+		t.Fatal(because)
+	}
+	wantOutcome(t, within(t, late.failed, "the end of the late one"), outcome.DeadlineExceeded, outcome.Accepted)
+	if len(ran) != 5 {
+		t.Error("it ran")
 	}
 }

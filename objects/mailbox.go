@@ -132,7 +132,10 @@ func (e *envelope) op() string {
 // accept notes the acceptance. It returns false when the caller has left before it: the mail then never runs.
 func (e *envelope) accept() bool {
 	if e.held != nil {
-		return e.held.end(nil)
+		if !e.held.end(nil) {
+			return false
+		}
+		e.held = nil // its sender has heard
 	}
 	for {
 		w := e.word.Load()

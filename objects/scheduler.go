@@ -50,8 +50,6 @@ type worker struct {
 	wake chan *object // nil ends it
 	// cur is the object that it has, for those who look for blocked turns.
 	cur atomic.Pointer[object]
-	// unread is how many one-way turns may still end without a look at the clock.
-	unread int
 	// spare is the cleared envelope of its last turn; nil when somebody else has it.
 	spare *envelope
 }
@@ -162,7 +160,6 @@ const (
 // run runs turns of o until it has no mail, has used up its budget while others wait, or the lease lapses.
 func (s *scheduler) run(w *worker, o *object) after {
 	now := tick()
-	w.unread = 0
 	end := now.add(timeBudget)
 	for n := 1; ; n++ {
 		alone := s.alone()
