@@ -41,7 +41,8 @@ type cli struct {
 	Quick      bool          `help:"Short slices, few pairs and objects: shows that everything works, compares nothing. What is given beside it holds."`
 	Dir        string        `help:"Folder for the servers' data, which is removed afterwards. Default: the system's temporary folder. Durability costs what its disk costs." type:"existingdir" placeholder:"DIR"`
 	Profile    string        `help:"Write a CPU profile of every process into this folder." type:"existingdir" placeholder:"DIR"`
-	JSON       bool          `help:"Print one JSON object {\"results\":[...]} to standard output, and the configurations to standard error."`
+	JSON       bool          `help:"Print one JSON object {\"results\":[...]} to standard output, and the configurations to standard error." xor:"form"`
+	Markdown   bool          `help:"Print Markdown, as docs/benchmarks.md has it." xor:"form"`
 }
 
 // childCLI is the command line after childCommand.
@@ -134,6 +135,9 @@ func (c *cli) run(ctx context.Context, stdout, stderr io.Writer) error {
 func (c *cli) print(report bench.Report, stdout, stderr io.Writer) error {
 	if c.JSON {
 		return errors.Join(report.WriteSetups(stderr), report.WriteJSON(stdout))
+	}
+	if c.Markdown {
+		return report.WriteMarkdown(stdout)
 	}
 	if err := report.WriteSetups(stdout); err != nil {
 		return err

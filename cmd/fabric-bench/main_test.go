@@ -148,6 +148,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"speed"}, exitUsage, `Scenarios: "speed" is not known`},
 		{[]string{"idle", "--objects=1"}, exitUsage, "Objects 1 is not allowed"},
 		{[]string{"hot", "--others=-1"}, exitUsage, "Others -1 is not allowed"},
+		{[]string{"--json", "--markdown"}, exitUsage, "can't be used together"},
 		{[]string{"--payload=-16"}, exitUsage, "Payloads -16 is not allowed"},
 		{[]string{"child", "nobody"}, exitFailed, `role "nobody" is not known`},
 	} {
@@ -169,7 +170,7 @@ func TestHelp(t *testing.T) {
 			t.Errorf("help does not say what %s compares:\n%s", info.Name, out.String())
 		}
 	}
-	for _, def := range []string{strconv.Itoa(bench.DefaultPairs), bench.DefaultSlice.String(), "--json", "--profile", "--quick", strconv.Itoa(bench.DefaultObjects), strconv.Itoa(bench.DefaultOthers)} {
+	for _, def := range []string{strconv.Itoa(bench.DefaultPairs), bench.DefaultSlice.String(), "--json", "--profile", "--quick", "--markdown", strconv.Itoa(bench.DefaultObjects), strconv.Itoa(bench.DefaultOthers)} {
 		if !strings.Contains(text, def) {
 			t.Errorf("help lacks %q", def)
 		}

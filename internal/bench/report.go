@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 )
@@ -106,13 +107,41 @@ func (r Report) WriteSetups(w io.Writer) error {
 // WriteTable writes the results for people.
 func (r Report) WriteTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "scenario\tbytes\tcallers\tmetric\tfabric\traw\tunit\tratio\tquartiles\tmin..max\tsync")
-	for _, x := range r.Results {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s..%s\t%s..%s\t%s\n", x.Scenario, x.Payload, x.Callers, x.Metric,
-			digits(float64(x.Fabric)), digits(float64(x.Raw)), x.Unit, ratio(float64(x.Ratio)),
-			ratio(x.Range.Q1), ratio(x.Range.Q3), ratio(x.Range.Min), ratio(x.Range.Max), x.Sync)
+	for _, row := range r.rows() {
+		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}
 	return t.Flush()
+}
+
+// WriteMarkdown writes the results and both configurations of every scenario as docs/benchmarks.md has them.
+func (r Report) WriteMarkdown(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString("### Figures\n\n")
+	for i, row := range r.rows() {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		if i == 0 {
+			b.WriteString("|" + strings.Repeat("---|", len(row)) + "\n")
+		}
+	}
+	b.WriteString("\n### Configurations\n")
+	for _, s := range r.Setups {
+		fmt.Fprintf(&b, "\n**%s**\n\n- both: %s\n- fabric: %s\n- raw: %s\n", s.Scenario, s.Common, s.Fabric, s.Raw)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// rows are the results as tables show them, under a row of titles.
+func (r Report) rows() [][]string {
+	rows := [][]string{{"scenario", "bytes", "callers", "metric", "fabric", "raw", "unit", "ratio", "quartiles", "min..max", "sync"}}
+	for _, x := range r.Results {
+		rows = append(rows, []string{
+			x.Scenario, strconv.Itoa(x.Payload), strconv.Itoa(x.Callers), string(x.Metric),
+			digits(float64(x.Fabric)), digits(float64(x.Raw)), x.Unit, ratio(float64(x.Ratio)),
+			ratio(x.Range.Q1) + ".." + ratio(x.Range.Q3), ratio(x.Range.Min) + ".." + ratio(x.Range.Max), x.Sync,
+		})
+	}
+	return rows
 }
 
 func ratio(f float64) string {

@@ -86,6 +86,19 @@ func TestReportOutput(t *testing.T) {
 		}
 	}
 	b.Reset()
+	if err := r.WriteMarkdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{
+		"| scenario | bytes | callers | metric | fabric | raw | unit | ratio | quartiles | min..max | sync |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+		"| channel | 16 | 1 | p50 | 110 | 100 | us | 1.10 | 1.10..1.10 | 1.10..1.10 |  |\n",
+		"\n**channel**\n\n- both: one server\n- fabric: Channel.Request\n- raw: nats.Conn.Request\n",
+	} {
+		if !strings.Contains(b.String(), s) {
+			t.Errorf("the Markdown lacks %q:\n%s", s, b.String())
+		}
+	}
+	b.Reset()
 	if err := (Report{}).WriteJSON(&b); err != nil || b.String() != `{"results":[]}`+"\n" {
 		t.Errorf("an empty report: %q, %v", b.String(), err)
 	}
