@@ -200,6 +200,11 @@ func (s *Service) actHere(ctx context.Context, key kvlocation.ObjectKey, reg *re
 	for range createTries {
 		if o := s.rt.find(key.Kind, key.ID); o != nil {
 			if o.reg != reg {
+				if o, err = s.present(ctx, key); err != nil {
+					return nil, false, err
+				} else if o == nil || o.reg == reg {
+					continue
+				}
 				return nil, false, &refusal{err: mismatch("", key, o.reg.Class, o.reg.Name, reg.Class, reg.Name), final: true}
 			}
 			switch because, held := o.offerOneWay(mail); because {
@@ -216,6 +221,9 @@ func (s *Service) actHere(ctx context.Context, key kvlocation.ObjectKey, reg *re
 		if instance && reg.Class == kvlocation.ClassInstanceSpot {
 			ord.doc.First = first
 		} else if err := s.abandonedRecord(ctx, ord); err != nil {
+			if s.rt.find(key.Kind, key.ID) != nil {
+				continue // another operation made it here while the record was read
+			}
 			return nil, false, err
 		}
 		f, took, err := s.begin(ord)

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"errors"
 
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
@@ -70,6 +71,21 @@ func (s *Service) ownEntry(ctx context.Context, o *object) (kvlocation.Entry, er
 		return e, errLost
 	}
 	return e, err
+}
+
+// present returns the object that this node has of an ID; nil for none. After a lapse of the lease only the record says
+// whether an instance in memory is still the object: one that is not is dropped. The error is the store's: nobody can tell.
+func (s *Service) present(ctx context.Context, key kvlocation.ObjectKey) (*object, error) {
+	o := s.rt.find(key.Kind, key.ID)
+	if o == nil || isEntry(key) || s.leaseGeneration() == s.firstLease || o.isCreating() {
+		return o, nil
+	}
+	_, err := s.ownEntry(ctx, o)
+	if errors.Is(err, errLost) {
+		s.rt.drop(o, lostError("turn", o))
+		return nil, nil
+	}
+	return o, err
 }
 
 // owns reports whether an entry is that of an open object of this node.

@@ -74,12 +74,18 @@ func (s *Service) serveCast(ctx context.Context, key kvlocation.ObjectKey, data 
 	if isEntry(key) {
 		return s.cast(ctx, SpotRef{ID: key.ID, Generation: s.cfg.Lifecycle}, nil, s.entryMembers(), castData(data)), nil
 	}
-	o, err := s.local(key, data, &req, &req.Generation)
-	if err != nil {
+	o, err := s.local(ctx, key, data, &req, &req.Generation)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if o.isCreating() {
+	case o.isCreating():
 		return nil, outcome.New("", outcome.Unavailable, outcome.NotAccepted, key.String(), "it is being created")
+	}
+	if err := s.adopt(ctx, o); err != nil { // it is no turn, which would have done that before
+		if errors.Is(err, errLost) {
+			return nil, lostError("", o)
+		}
+		return nil, err
 	}
 	return s.selfBroadcast(ctx, o, req.Data)
 }

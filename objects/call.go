@@ -124,7 +124,13 @@ func (s *Service) invokeCall(ctx context.Context, c *Call) (Reply, error) {
 	if isEntry(key) {
 		return s.callEntry(ctx, c, token)
 	}
-	if o := s.rt.find(c.Kind, c.ID); o != nil {
+	o := s.rt.find(c.Kind, c.ID)
+	if o != nil && c.fits(o.reg.Class, o.reg.Name) != nil {
+		if o, err = s.present(ctx, key); err != nil {
+			return Reply{}, renamed(err, c.Op, key)
+		}
+	}
+	if o != nil {
 		if err := c.fits(o.reg.Class, o.reg.Name); err != nil {
 			return Reply{}, err
 		}

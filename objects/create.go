@@ -137,12 +137,12 @@ func (s *Service) newHere(ctx context.Context, key kvlocation.ObjectKey, class C
 	for range createTries {
 		f := s.flights.get(key)
 		if f == nil {
-			if o := s.rt.find(key.Kind, key.ID); o != nil && !o.isCreating() {
-				r, err := s.existing(ctx, o, reg, exclusive)
-				if errors.Is(err, errLost) {
-					continue
-				}
-				return r, err
+			o, err := s.present(ctx, key)
+			if err != nil {
+				return createReply{}, err
+			}
+			if o != nil && !o.isCreating() {
+				return s.existing(o, reg, exclusive)
 			}
 			var own bool
 			d, _ := ctx.Deadline()
@@ -210,19 +210,9 @@ func alreadyExists(key kvlocation.ObjectKey, at place) error {
 	}
 }
 
-// existing is the answer of a creation that finds the object open here. errLost: it was this node's before a lapse of the
-// lease, and is not any more; it is dropped, and another one may be made.
-func (s *Service) existing(ctx context.Context, o *object, reg *regType, exclusive bool) (createReply, error) {
+// existing is the answer of a creation that finds the object open here.
+func (s *Service) existing(o *object, reg *regType, exclusive bool) (createReply, error) {
 	key := o.key()
-	if s.cfg.Lease.Generation() != s.firstLease {
-		// There was a lapse: only the record says whether the object is still this node's.
-		if _, err := s.ownEntry(ctx, o); err != nil {
-			if errors.Is(err, errLost) {
-				s.rt.drop(o, lostError("turn", o))
-			}
-			return createReply{}, err
-		}
-	}
 	if o.reg != reg {
 		return createReply{}, &refusal{err: mismatch("", key, o.reg.Class, o.reg.Name, reg.Class, reg.Name), final: true}
 	}

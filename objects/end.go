@@ -61,7 +61,11 @@ func (s *Service) exact(ctx context.Context, op string, key kvlocation.ObjectKey
 	if isEntry(key) {
 		return s.entryOwner(op, key, token, generation)
 	}
-	if o := s.rt.find(key.Kind, key.ID); o != nil {
+	o, err := s.present(ctx, key)
+	switch {
+	case err != nil:
+		return nil, nil, renamed(err, op, key)
+	case o != nil:
 		if g := o.generation.Load(); g != generation && g != 0 {
 			return nil, nil, otherGeneration(op, key, g, generation)
 		}
@@ -167,7 +171,7 @@ func (s *Service) serve(ctx context.Context, verb string, key kvlocation.ObjectK
 	case verbLeft:
 		return s.serveLeft(ctx, key, data)
 	case verbMembers:
-		return s.serveMembers(key, data)
+		return s.serveMembers(ctx, key, data)
 	case verbCast:
 		return s.serveCast(ctx, key, data)
 	}
@@ -175,12 +179,15 @@ func (s *Service) serve(ctx context.Context, verb string, key kvlocation.ObjectK
 }
 
 // local returns the object of this node that an exact operation means, and what the operation says, read into req.
-func (s *Service) local(key kvlocation.ObjectKey, data []byte, req any, generation *uint64) (*object, error) {
+func (s *Service) local(ctx context.Context, key kvlocation.ObjectKey, data []byte, req any, generation *uint64) (*object, error) {
 	if err := json.Unmarshal(data, req); err != nil {
 		return nil, outcome.Wrap("", outcome.ProtocolError, outcome.NotAccepted, key.String(), "the request cannot be read", err)
 	}
-	o := s.rt.find(key.Kind, key.ID)
-	if o == nil {
+	o, err := s.present(ctx, key)
+	switch {
+	case err != nil:
+		return nil, err
+	case o == nil:
 		return nil, s.notOwner(key)
 	}
 	if g := o.generation.Load(); g != *generation && g != 0 {
@@ -192,23 +199,28 @@ func (s *Service) local(key kvlocation.ObjectKey, data []byte, req any, generati
 // serveEnd closes an object here: in the order of its mailbox, so what was accepted before runs before.
 func (s *Service) serveEnd(ctx context.Context, key kvlocation.ObjectKey, data []byte) (any, error) {
 	var req exactRequest
-	o, err := s.local(key, data, &req, &req.Generation)
+	o, err := s.local(ctx, key, data, &req, &req.Generation)
 	if err != nil {
 		return nil, err
 	}
-	if key.Kind == kvlocation.KindSpot {
-		s.membersOf(o).refuseJoins(true)
-	}
+	s.refuseJoins(o, true)
 	err = o.between(ctx, func(tctx context.Context) error {
 		if g := o.generation.Load(); g != req.Generation {
 			return otherGeneration("", key, g, req.Generation)
 		}
 		return s.closeNow(tctx, o, CloseAsked)
 	})
-	if err != nil && key.Kind == kvlocation.KindSpot && errors.Is(err, outcome.NotAccepted) {
-		s.membersOf(o).refuseJoins(false)
+	if err != nil {
+		s.refuseJoins(o, false) // it did not run; if it still does, it says so again itself
 	}
 	return struct{}{}, err
+}
+
+// refuseJoins makes a Spot refuse joins, or not any more.
+func (s *Service) refuseJoins(o *object, on bool) {
+	if o.reg.kind == kvlocation.KindSpot {
+		s.membersOf(o).refuseJoins(on)
+	}
 }
 
 // closeNow closes an object in a framework turn of its own. Mail that comes meanwhile is held.
@@ -220,8 +232,10 @@ func (s *Service) closeNow(ctx context.Context, o *object, why CloseReason) erro
 	}
 	o.state = objectClosing
 	o.mu.Unlock()
+	s.refuseJoins(o, true)
 	err := s.closeObject(ctx, o, why)
 	if err != nil && !errors.Is(err, errLost) {
+		s.refuseJoins(o, false)
 		o.acceptHeld(nil)
 	}
 	return err
@@ -238,7 +252,7 @@ func (s *Service) closeObject(ctx context.Context, o *object, why CloseReason) e
 		s.stats.closingFailed.Add(1)
 		s.log.Warn("an object's Closing failed; it is closed all the same", zap.String("object", o.target()), zap.Error(err))
 	}
-	wctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	wctx, cancel := context.WithTimeout(s.ctx, storeTimeout)
 	defer cancel()
 	err := s.closeRecord(wctx, o)
 	switch {

@@ -37,11 +37,7 @@ func (s *Service) gateway(in *channels.Inbound) {
 		call.Header = userHeader(h)
 	}
 	s.stats.gateway.Add(1)
-	if o := s.rt.find(key.Kind, key.ID); o != nil {
-		if err := call.fits(o.reg.Class, o.reg.Name); err != nil {
-			s.fail(in, err)
-			return
-		}
+	if o := s.rt.find(key.Kind, key.ID); o != nil && call.fits(o.reg.Class, o.reg.Name) == nil {
 		s.offerInbound(o, in, in)
 		return
 	}

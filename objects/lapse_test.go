@@ -20,6 +20,15 @@ func (n *meshNode) isolate() {
 	fabrictest.Eventually(n.m.t, long, "the lease lapses", func() bool { return n.lease.Admit() != nil })
 }
 
+// member is what a node knows of another one.
+func (n *meshNode) member(rid string) (*kvlocation.Member, error) {
+	m, ok := n.dir.Members().Get(rid)
+	if !ok {
+		return nil, errors.New("it is not listed")
+	}
+	return &m, nil
+}
+
 // reunite lets the node back, and waits until it holds a lease of a new generation.
 func (n *meshNode) reunite() {
 	n.m.t.Helper()
@@ -188,6 +197,50 @@ func TestCreateAgainAtTheOldOwner(t *testing.T) {
 		}
 		return err == nil
 	})
+}
+
+// An instance that was released while its node was away says nothing about its ID any more, not even at that node: what
+// names the living incarnation, elsewhere, reaches it.
+func TestOldInstanceSaysNothing(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	ty := types(tp.typ(kvlocation.ClassActor, "user"), tp.typ(kvlocation.ClassUserSpot, "hall"), tp.typ(kvlocation.ClassInstanceSpot, "room"))
+	a, b := m.node("a", ty, shortLease), m.node("b", ty)
+	actor := must[ActorRef](t)(a.Actors().Create(m.ctx(), "user", "x", nil, AtNode("a")))
+	hall := must[SpotRef](t)(a.Spots().Create(m.ctx(), "hall", "h", nil, AtNode("a")))
+	other := must[SpotRef](t)(a.Spots().Create(m.ctx(), "hall", "o", nil, AtNode("a")))
+	if err := a.Actors().Join(m.ctx(), actor, hall); err != nil {
+		t.Fatal(err)
+	}
+	a.isolate()
+	release := func(f func() error) {
+		t.Helper()
+		fabrictest.Eventually(t, long, "it is released", func() bool { return f() == nil })
+	}
+	release(func() error { return b.Actors().Release(m.ctx(), actor) })
+	release(func() error { return b.Spots().Release(m.ctx(), hall) })
+	release(func() error { return b.Spots().Release(m.ctx(), other) })
+	now := must[ActorRef](t)(b.Actors().Create(m.ctx(), "user", "x", nil, AtNode("b")))
+	if _, err := b.Spots().Request(m.ctx(), "h", nil, WithInstance("room"), AtNode("b")); err != nil {
+		t.Fatal(err)
+	}
+	a.reunite()
+	fabrictest.Eventually(t, long, "the old node reaches others", func() bool {
+		_, err := a.Actors().Find(m.ctx(), "x")
+		return err == nil && a.router.PeerSelectable(must[*kvlocation.Member](t)(a.member("b")))
+	})
+	for _, n := range []*meshNode{a, b} {
+		_, err := n.Spots().Members(m.ctx(), other)
+		wantError(t, err, outcome.NotFound, outcome.NotAccepted)
+		_, err = n.Spots().Broadcast(m.ctx(), hall, nil)
+		wantError(t, err, outcome.NotFound, outcome.NotAccepted)
+	}
+	if _, err := a.Spots().Request(m.ctx(), "h", nil, WithInstance("room")); err != nil {
+		t.Fatalf("an instance of another type in memory stood in the way: %v", err)
+	}
+	if err := a.Actors().Destroy(m.ctx(), now); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A bulk release takes one proof, changes nothing in a dry run, goes on where it was cut short, and leaves the others alone.

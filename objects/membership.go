@@ -182,7 +182,7 @@ func (s *Service) leave(ctx context.Context, actor ActorRef, spot SpotRef) error
 // serveJoin is a turn of the Spot, settled before it ends.
 func (s *Service) serveJoin(ctx context.Context, key kvlocation.ObjectKey, data []byte, join bool) (any, error) {
 	var req joinRequest
-	o, err := s.local(key, data, &req, &req.Generation)
+	o, err := s.local(ctx, key, data, &req, &req.Generation)
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func (s *Service) joinTurn(ctx context.Context, o *object, m *membership, spot S
 	var was withReply
 	err := s.askOwner(ctx, "join", actorKey(actor), actor.Generation, verbWith, withRequest{Generation: actor.Generation, Spot: spot}, &was)
 	if err != nil && !errors.Is(err, outcome.NotAccepted) {
-		err = s.settleWith(ctx, actor, err, func(now SpotRef) bool { return now == spot })
+		err = s.settleWith(actor, err, func(now SpotRef) bool { return now == spot })
 	}
 	if err != nil {
 		return err
@@ -232,7 +232,7 @@ func (s *Service) joinTurn(ctx context.Context, o *object, m *membership, spot S
 func (s *Service) leaveTurn(ctx context.Context, o *object, m *membership, spot SpotRef, actor ActorRef) error {
 	err := s.askOwner(ctx, "leave", actorKey(actor), actor.Generation, verbWith, withRequest{Generation: actor.Generation, From: spot}, nil)
 	if err != nil && !errors.Is(err, outcome.NotAccepted) {
-		err = s.settleWith(ctx, actor, err, func(now SpotRef) bool { return now != spot })
+		err = s.settleWith(actor, err, func(now SpotRef) bool { return now != spot })
 	}
 	switch {
 	case errors.Is(err, outcome.NotFound), errors.Is(err, outcome.InvalidOperation):
@@ -259,8 +259,8 @@ func rejectedKind(err error) outcome.Kind {
 
 // settleWith finds out what became of a change of an Actor's membership whose answer was lost, before the turn of the Spot
 // ends: from the record itself. What is still under way then is Unknown.
-func (s *Service) settleWith(ctx context.Context, actor ActorRef, why error, done func(SpotRef) bool) error {
-	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+func (s *Service) settleWith(actor ActorRef, why error, done func(SpotRef) bool) error {
+	rctx, cancel := context.WithTimeout(s.ctx, storeTimeout)
 	defer cancel()
 	e, err := s.store.Read(rctx, actorKey(actor))
 	if err != nil || e.Phase() != kvlocation.PhaseReady || e.Generation() != actor.Generation || !done(spotIn(e.Record.With)) {
@@ -281,7 +281,7 @@ func (s *Service) toldLeft(ctx context.Context, o *object, actor ActorRef) {
 // the join.
 func (s *Service) serveWith(ctx context.Context, key kvlocation.ObjectKey, data []byte) (any, error) {
 	var req withRequest
-	o, err := s.local(key, data, &req, &req.Generation)
+	o, err := s.local(ctx, key, data, &req, &req.Generation)
 	if err != nil {
 		return nil, err
 	}
@@ -291,43 +291,53 @@ func (s *Service) serveWith(ctx context.Context, key kvlocation.ObjectKey, data 
 	m := s.membersOf(o)
 	select {
 	case m.writing <- struct{}{}:
-		defer func() { <-m.writing }()
 	case <-ctx.Done():
 		return nil, outcome.FromContext(ctx, "", outcome.NotAccepted, key.String(), "another change of its membership is under way")
 	}
-	was := spotOf(o)
+	var reply withReply
+	err = s.pursue(ctx, key, func() error {
+		defer func() { <-m.writing }()
+		reply.Was = spotOf(o)
+		return s.changeWith(ctx, o, m, reply.Was, req)
+	}, func() { <-m.writing })
+	if err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+// changeWith writes an Actor's membership, if it is what the request says that it is.
+func (s *Service) changeWith(ctx context.Context, o *object, m *membership, was SpotRef, req withRequest) error {
 	if !req.From.IsZero() && was != req.From {
-		return nil, outcome.New("", outcome.InvalidOperation, outcome.NotAccepted, key.String(), "it is no member of "+req.From.String())
+		return outcome.New("", outcome.InvalidOperation, outcome.NotAccepted, o.target(), "it is no member of "+req.From.String())
 	}
 	if was == req.Spot {
-		return withReply{Was: was}, nil
+		return nil
 	}
 	if err := s.writeWith(ctx, o, req.Spot); err != nil {
-		return nil, err
+		return err
 	}
 	m.mu.Lock()
 	m.spot = req.Spot
 	m.mu.Unlock()
 	if !was.IsZero() && req.From.IsZero() {
-		s.tellLeft(was, ActorRef{ID: key.ID, Generation: req.Generation})
+		s.tellLeft(was, ActorRef{ID: o.id, Generation: req.Generation})
 	}
-	return withReply{Was: was}, nil
+	return nil
 }
 
 // writeWith is one compare-and-set on the Actor's record, pursued until its result is definite.
 func (s *Service) writeWith(ctx context.Context, o *object, spot SpotRef) error {
-	if err := s.adopt(ctx, o); err != nil {
-		if errors.Is(err, errLost) {
-			return lostError("", o)
-		}
-		return err
+	err := s.adopt(ctx, o)
+	var e kvlocation.Entry
+	if err == nil {
+		e, err = s.ownEntry(ctx, o)
 	}
-	e, err := s.ownEntry(ctx, o)
-	if err != nil {
-		if errors.Is(err, errLost) {
-			return lostError("", o)
-		}
-		return err
+	switch {
+	case errors.Is(err, errLost):
+		return lostError("", o)
+	case err != nil: // whatever became of the adoption, the membership was not changed
+		return outcome.Wrap("", outcome.KindOf(err), outcome.NotAccepted, o.target(), "", err)
 	}
 	var with json.RawMessage
 	if !spot.IsZero() {
@@ -361,7 +371,7 @@ func (s *Service) tellLeft(spot SpotRef, actor ActorRef) {
 // serveLeft takes an Actor off a Spot's list, in a turn of the Spot.
 func (s *Service) serveLeft(ctx context.Context, key kvlocation.ObjectKey, data []byte) (any, error) {
 	var req leftRequest
-	o, err := s.local(key, data, &req, &req.Generation)
+	o, err := s.local(ctx, key, data, &req, &req.Generation)
 	if err != nil {
 		return nil, err
 	}
@@ -415,12 +425,12 @@ func (s *Service) members(ctx context.Context, ref SpotRef) ([]ActorRef, error) 
 }
 
 // serveMembers lists the members of a Spot of this node.
-func (s *Service) serveMembers(key kvlocation.ObjectKey, data []byte) (any, error) {
+func (s *Service) serveMembers(ctx context.Context, key kvlocation.ObjectKey, data []byte) (any, error) {
 	var req exactRequest
 	if isEntry(key) {
 		return membersReply{s.entryMembers()}, nil
 	}
-	o, err := s.local(key, data, &req, &req.Generation)
+	o, err := s.local(ctx, key, data, &req, &req.Generation)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
@@ -270,6 +271,30 @@ func TestCloseRefusesJoinsFirst(t *testing.T) {
 	if e := m.entry(b, kvlocation.KindActor, "u"); !spotIn(e.Record.With).IsZero() {
 		t.Fatalf("the record says %s", e.Record.With)
 	}
+}
+
+// A Close that did not come to its turn leaves the Spot as it was: it takes members again.
+func TestCloseThatDidNotRun(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	begun, release := make(chan struct{}), make(chan struct{})
+	tp.onTurn = func(context.Context, *Request) (Reply, error, bool) {
+		close(begun)
+		<-release
+		return Reply{}, nil, true
+	}
+	users := newTape()
+	m.node("a", types(tp.typ(kvlocation.ClassUserSpot, "hall"), users.typ(kvlocation.ClassActor, "user")))
+	b := m.node("b")
+	u := must[ActorRef](t)(b.Actors().Create(m.ctx(), "user", "u", nil))
+	spot := must[SpotRef](t)(b.Spots().Create(m.ctx(), "hall", "h", nil))
+	go func() { _, _ = b.Spots().Request(m.ctx(), "h", nil) }()
+	<-begun
+	if err := b.Spots().Close(m.ctxFor(300*time.Millisecond), spot); !errors.Is(err, outcome.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	close(release)
+	fabrictest.Eventually(t, long, "the spot takes a member", func() bool { return b.Actors().Join(m.ctx(), u, spot) == nil })
 }
 
 // An Actor may join in its own turn: the write of its record is no turn.

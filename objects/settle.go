@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -34,6 +35,22 @@ func (s *Service) settle(write func() (kvlocation.Change, error)) (kvlocation.Ch
 		}
 	}
 	return ch, err
+}
+
+// pursue runs f, which may have to settle a record write, and waits for it as long as ctx allows: then the result is
+// Unknown to the caller, and f goes on. not is called instead of f when the Service stops.
+func (s *Service) pursue(ctx context.Context, key kvlocation.ObjectKey, f func() error, not func()) error {
+	done := make(chan error, 1)
+	if !s.spawn(func() { done <- f() }) {
+		not()
+		return outcome.New("", outcome.ShuttingDown, outcome.NotAccepted, key.String(), "this program is shutting down")
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return outcome.FromContext(ctx, "", outcome.Unknown, key.String(), "the store has not said yet what became of the change of its record")
+	}
 }
 
 // pause waits, or until the Service ends.
