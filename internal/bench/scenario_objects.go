@@ -103,6 +103,9 @@ func runActivate(ctx context.Context, r *run) error {
 		"Spots.Request to an Instance Spot that nothing has made yet, the payload as its first message; one operation is one activation and its reply")
 }
 
+// recordSlices is how much longer the slices of record writes are: with many callers one takes a good part of a slice.
+const recordSlices = 2
+
 // runRecordPairs measures what makes an object, which is two writes of a record, against such writes by hand.
 func runRecordPairs(ctx context.Context, r *run, op, fabric string) error {
 	_, caller, s, c, err := hostsOf(ctx, r, members)
@@ -111,11 +114,13 @@ func runRecordPairs(ctx context.Context, r *run, op, fabric string) error {
 	}
 	common := fmt.Sprintf("file storage, 1 replica, both sides write values of the same size to buckets of the same make; "+
 		"%d member processes, one caller process, one connection per side: %s", members, c.Connection)
+	long := *r
+	long.Slice *= recordSlices
 	fabric += "; the members write; objects.Type with its defaults"
 	raw := "one operation is two nats.Conn.RequestMsg by the caller, one after the other, with the expected revision and a fresh message ID"
-	r.setup(op, s, common, fabric, raw+", to a key of the caller's that exists: half of the rate of compare-and-set publishes")
-	r.setup(op+"-fresh", s, common, fabric, raw+", to a key that the first one makes")
-	return r.slices(ctx, caller, op, against{name: op, raw: casSide}, against{name: op + "-fresh", raw: rawSide})
+	long.setup(op, s, common, fabric, raw+", to a key of the caller's that exists: half of the rate of compare-and-set publishes")
+	long.setup(op+"-fresh", s, common, fabric, raw+", to a key that the first one makes")
+	return long.slices(ctx, caller, op, against{name: op, raw: casSide}, against{name: op + "-fresh", raw: rawSide})
 }
 
 func runHot(ctx context.Context, r *run) error {
