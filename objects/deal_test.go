@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -386,6 +387,46 @@ func TestIdleRemoval(t *testing.T) {
 	if n := h.rt.clock.count(); n != 0 {
 		t.Errorf("%d timers are left", n)
 	}
+}
+
+// What had a turn a moment ago is not idle, nor is what has one: the look at it closes it only after its time.
+func TestIdleIsMeasuredFromTheLastTurn(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 10, Type{Name: "t", Class: kvlocation.ClassInstanceSpot, IdleAfter: time.Hour})
+	o := h.object(t, "o", echo)
+	look := func(since time.Duration) {
+		t.Helper()
+		eventually(t, func() error {
+			if _, ok := o.idleSince(); !ok {
+				return errors.New("busy")
+			}
+			return nil
+		})
+		o.mu.Lock()
+		o.idle = tick().add(-since)
+		o.mu.Unlock()
+		c := h.rt.clock
+		c.mu.Lock()
+		timer := o.timers.own[0]
+		heap.Remove(&c.heap, timer.index)
+		timer.state = timerDue
+		c.mu.Unlock()
+		c.fire(timer)
+	}
+	look(time.Hour - time.Minute)
+	if c := h.rt.clock; c.count() != 1 || c.heap[0].due > tick().add(time.Minute) {
+		t.Error("the next look is not when its time is over")
+	}
+	if _, err := h.request(context.Background(), o, ""); err != nil {
+		t.Fatal(err)
+	}
+	look(time.Hour)
+	eventually(t, func() error {
+		if why, ok := h.closedWhy("o"); !ok || why != CloseIdle {
+			return errors.New("not closed")
+		}
+		return nil
+	})
 }
 
 // A one-way message that was held and accepted counts as accepted: a close that fails, or one that succeeds, does not

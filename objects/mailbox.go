@@ -71,8 +71,11 @@ type envelope struct {
 	next   *envelope
 	kind   mailKind
 	oneWay bool
-	word   atomic.Uint32
-	size   int32
+	// unnoticed: its acceptance notice is being sent. It has its place, and no turn begins before it. Whoever sends
+	// the notice has the envelope until then; guarded by object.mu.
+	unnoticed bool
+	word      atomic.Uint32
+	size      int32
 	// deadline is when the caller stops waiting; 0 when nobody waits.
 	deadline instant
 	data     []byte
@@ -191,7 +194,10 @@ func (h *hold) wait(ctx context.Context, key kvlocation.ObjectKey, deadline inst
 
 // past reports whether nobody waits for the answer any more because its deadline has passed.
 func (e *envelope) past(now instant) bool {
-	return e.deadline != 0 && now >= e.deadline && (e.from == nil || e.from.Past(time.Now()))
+	if e.from != nil {
+		return e.from.Past(time.Now()) // on the store's clock, which also counts suspension
+	}
+	return e.deadline != 0 && now >= e.deadline
 }
 
 // answer ends the mail with a result. The envelope must not be used afterwards.
@@ -228,6 +234,7 @@ type mailbox struct {
 	spares     int32
 	count      int32 // of those that count in the bounds
 	bytes      int32
+	notices    int32 // how many acceptance notices are being sent
 }
 
 // maxSpares is how many envelopes a mailbox keeps for its senders.
@@ -273,9 +280,10 @@ func (m *mailbox) putBack(e *envelope) {
 	m.took(e, 1)
 }
 
+// pop takes the oldest; nothing while its acceptance notice is being sent.
 func (m *mailbox) pop() *envelope {
 	e := m.head
-	if e == nil {
+	if e == nil || e.unnoticed {
 		return nil
 	}
 	m.head = e.next
@@ -287,11 +295,31 @@ func (m *mailbox) pop() *envelope {
 	return e
 }
 
-// takeAll empties the mailbox and returns the list of what was in it.
+// takeAll takes everything out, but for what belongs to those who send its acceptance notice, and returns the list.
 func (m *mailbox) takeAll() *envelope {
-	list := m.head
-	m.head, m.tail, m.count, m.bytes = nil, nil, 0, 0
-	return list
+	if m.notices == 0 {
+		list := m.head
+		m.head, m.tail, m.count, m.bytes = nil, nil, 0, 0
+		return list
+	}
+	var taken, left mailbox
+	for e := m.head; e != nil; {
+		next := e.next
+		e.next = nil
+		if e.unnoticed {
+			left.push(e)
+		} else {
+			taken.push(e)
+		}
+		e = next
+	}
+	m.replace(left)
+	return taken.head
+}
+
+// replace makes the mail of other that of m.
+func (m *mailbox) replace(other mailbox) {
+	m.head, m.tail, m.count, m.bytes = other.head, other.tail, other.count, other.bytes
 }
 
 func (m *mailbox) took(e *envelope, sign int32) {

@@ -46,9 +46,9 @@ func TestMailboxModel(t *testing.T) {
 			},
 			"pop": func(t *rapid.T) {
 				e := box.pop()
-				if len(model) == 0 {
+				if len(model) == 0 || model[0].unnoticed {
 					if e != nil {
-						t.Fatal("mail out of nothing")
+						t.Fatal("mail out of nothing, or before its notice")
 					}
 					return
 				}
@@ -61,18 +61,43 @@ func TestMailboxModel(t *testing.T) {
 					model = append([]*envelope{e}, model...)
 				}
 			},
+			"begin a notice": func(t *rapid.T) {
+				if len(model) > 0 {
+					if e := rapid.SampledFrom(model).Draw(t, "mail"); !e.unnoticed {
+						e.unnoticed = true
+						box.notices++
+					}
+				}
+			},
+			"end a notice": func(t *rapid.T) {
+				for _, e := range model {
+					if e.unnoticed {
+						e.unnoticed = false
+						box.notices--
+						return
+					}
+				}
+			},
 			"take all": func(t *rapid.T) {
+				var want, left []*envelope
+				for _, e := range model {
+					if e.unnoticed {
+						left = append(left, e)
+					} else {
+						want = append(want, e)
+					}
+				}
 				n := 0
 				for e := box.takeAll(); e != nil; e = e.next {
-					if e != model[n] {
+					if n == len(want) || e != want[n] {
 						t.Fatal("another order")
 					}
 					n++
 				}
-				if n != len(model) {
-					t.Fatalf("%d of %d", n, len(model))
+				if n != len(want) {
+					t.Fatalf("%d of %d", n, len(want))
 				}
-				model = nil
+				model = left
 			},
 			"": func(t *rapid.T) {
 				if n, bytes := count(); int(box.count) != n || int(box.bytes) != bytes {

@@ -58,7 +58,7 @@ func (s objectState) holds() bool { return s == objectCreating || s == objectClo
 // object is one Actor or Spot that this node owns, or is creating. While it is idle it costs this struct, its entry in
 // the registry and the turn that it keeps for the next time.
 //
-// Locks: mu is held for a few instructions, never while anything is called that may block or is not the runtime's own.
+// Locks: mu is held for a few instructions, never while anything is called that may block or is the user's own.
 type object struct {
 	rt  *runtime
 	reg *regType
@@ -78,7 +78,8 @@ type object struct {
 
 	mu    sync.Mutex
 	state objectState
-	// busy: the object stands in the run queue or a worker has it. Invariant: an open object with mail is busy.
+	// busy: the object stands in the run queue or a worker has it. Invariant: an open object is
+	// busy while its oldest mail may run.
 	busy  bool
 	cause error   // why it is closed: what its accepted mail gets
 	idle  instant // when it became idle; 0 before its first turn
@@ -186,24 +187,28 @@ func (o *object) commitLocked(e *envelope) (h *hold) {
 		o.mu.Unlock()
 		return h
 	}
+	e.word.Store(e.word.Load() | envAccepted) // nobody else has it yet
+	o.countAccepted(e)
 	if e.from != nil {
-		// The notice goes out without the lock; the place in the box is taken before. One sender's messages come one
-		// after the other, so this keeps their order.
-		o.box.took(e, 1)
+		// The notice goes out without the lock, and behind the taking of the place: what the sender sends once it has
+		// the notice stands behind.
+		e.unnoticed = true
+		o.box.notices++
+		o.box.push(e)
 		o.mu.Unlock()
 		e.from.Accept()
 		o.mu.Lock()
-		o.box.took(e, -1)
+		o.box.notices--
+		e.unnoticed = false
+		if o.state == objectClosed {
+			cause := o.cause
+			o.mu.Unlock()
+			o.end(e, cause)
+			return nil
+		}
+	} else {
+		o.box.push(e)
 	}
-	e.word.Store(e.word.Load() | envAccepted) // nobody else has it yet
-	o.countAccepted(e)
-	if o.state == objectClosed {
-		cause := o.cause
-		o.mu.Unlock()
-		o.end(e, cause)
-		return nil
-	}
-	o.box.push(e)
 	o.wakeLocked()
 	return nil
 }
@@ -280,12 +285,14 @@ func (o *object) acceptHeld(first *envelope) {
 	}
 	if o.state == objectClosed { // by a drop in between
 		cause := o.cause
+		taken.notices = o.box.notices
+		list := taken.takeAll()
 		o.mu.Unlock()
-		o.endAll(taken.takeAll(), cause)
+		o.endAll(list, cause)
 		return
 	}
 	o.state = objectOpen
-	o.box.head, o.box.tail, o.box.count, o.box.bytes = taken.head, taken.tail, taken.count, taken.bytes
+	o.box.replace(taken)
 	o.wakeLocked()
 }
 

@@ -423,3 +423,53 @@ func TestTypeCheck(t *testing.T) {
 		}
 	}
 }
+
+// slowNotice is a message whose acceptance notice takes until it is told.
+type slowNotice struct {
+	*inbound
+	begun, end chan struct{}
+}
+
+func (m slowNotice) Accept() { close(m.begun); <-m.end; m.inbound.Accept() }
+
+// A message has its place before its notice goes out, and no turn before: what is sent after the notice was seen runs
+// behind it (I4), and a close meanwhile does not lose it.
+func TestNoticeBehindThePlace(t *testing.T) {
+	t.Parallel()
+	for _, drop := range []bool{false, true} {
+		h := newHost(t, 10, Type{Name: "t"})
+		j := &journal{}
+		o := h.object(t, "o", j)
+		first := slowNotice{newInbound("first"), make(chan struct{}), make(chan struct{})}
+		offered := make(chan why)
+		go func() { offered <- o.offer(newRemote(first)) }()
+		within(t, first.begun, "the notice")
+		second := newInbound("second")
+		if because := o.offer(newRemote(second)); because != whyNot {
+			t.Fatal(because)
+		}
+		if _, busy := o.running(); busy && len(j.entries()) > 0 {
+			t.Error("a turn before the notice")
+		}
+		if drop {
+			h.rt.drop(o, errClosed(o))
+			wantOutcome(t, within(t, second.failed, "the second's end"), outcome.Unavailable, outcome.Accepted)
+		}
+		close(first.end)
+		if because := within(t, offered, "the offer"); because != whyNot {
+			t.Fatal(because)
+		}
+		if drop {
+			wantOutcome(t, within(t, first.failed, "the first's end"), outcome.Unavailable, outcome.Accepted)
+			if c := h.counts(); c.Accepted != 2 || c.Dropped != 2 {
+				t.Errorf("counted %+v", c)
+			}
+			continue
+		}
+		within(t, first.replied, "the first reply")
+		within(t, second.replied, "the second reply")
+		if got := fmt.Sprint(j.entries()); got != "[first second]" {
+			t.Errorf("ran %s", got)
+		}
+	}
+}

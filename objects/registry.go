@@ -298,6 +298,7 @@ func (rt *runtime) remove(o *object, cause, held error) {
 	}
 	o.state, o.cause = objectClosed, cause
 	list := o.box.takeAll()
+	o.box.replace(mailbox{}) // what is left is ended by those who send its notice
 	o.mu.Unlock()
 	rt.forget(o)
 	rt.clock.forget(o)
