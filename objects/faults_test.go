@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -348,12 +349,11 @@ func TestTakeoverOfWhatIsGone(t *testing.T) {
 func TestOvertakenCreatorIsSilent(t *testing.T) {
 	t.Parallel()
 	m, tp := newMesh(t), newTape()
-	inFactory, release := make(chan struct{}), make(chan struct{})
+	begun := map[string]chan struct{}{"a": make(chan struct{}), "b": make(chan struct{})}
+	release := map[string]chan struct{}{"a": make(chan struct{}), "b": make(chan struct{})}
 	tp.onFactory = func(_ context.Context, self *Self, _ []byte) error {
-		if self.RID() == "a" {
-			close(inFactory)
-			<-release
-		}
+		close(begun[self.RID()])
+		<-release[self.RID()]
 		return nil
 	}
 	ty := types(tp.typ(kvlocation.ClassInstanceSpot, "room"))
@@ -365,45 +365,58 @@ func TestOvertakenCreatorIsSilent(t *testing.T) {
 		reply Reply
 		err   error
 	}
-	first, waiting := make(chan result, 1), make(chan error, 1)
+	first, waiting, second := make(chan result, 1), make(chan error, 1), make(chan error, 1)
 	go func() {
 		reply, err := c.Spots().Request(m.ctx(), id, []byte("first"), WithInstance("room"))
 		first <- result{reply, err}
 	}()
-	<-inFactory
+	<-begun["a"]
+	o := a.rt.find(kvlocation.KindSpot, id)
+	// While the flight is under way no other begins at this node.
+	if f, own, err := a.begin(&order{key: o.key(), reg: o.reg}); err != nil || own || f == nil || f.o != o {
+		t.Fatalf("a second flight: %v, %v, %v", f, own, err)
+	}
 	go func() {
 		_, err := c.Spots().Request(m.ctx(), id, []byte("waiting"), WithInstance("room"))
 		waiting <- err
 	}()
-	o := a.rt.find(kvlocation.KindSpot, id)
 	fabrictest.Eventually(t, long, "the second message waits", func() bool { n, _ := o.waiting(); return n == 2 })
-	// The cancel that the lapse brings about comes too late: it is kept back until b has the object.
+	// The cancel that the lapse brings about comes too late: it is kept back until b has taken the record over.
 	renewals := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_NODES.lease.a", Times: -1, Action: fabrictest.Drop})
 	late := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindSpot, id), Times: -1, Action: fabrictest.HoldAlone})
 	late.Wait(t)
 	e := m.entry(c, kvlocation.KindSpot, id)
-	fabrictest.Eventually(t, long, "b takes over", func() bool {
-		_, err := b.Spots().Request(m.ctx(), id, []byte("second"), WithInstance("room"), AtNode("b"))
-		return err == nil
-	})
+	go func() {
+		ctx, err := m.ctx(), errors.New("not yet")
+		for err != nil && ctx.Err() == nil { // b cannot take over while the lease lives
+			_, err = b.Spots().Request(ctx, id, []byte("second"), WithInstance("room"), AtNode("b"))
+		}
+		second <- err
+	}()
+	<-begun["b"]
+	late.Release()
+	renewals.Disarm()
+	fabrictest.Eventually(t, long, "a gives up", func() bool { return a.Metrics().Overtaken == 1 && a.Metrics().Creating == 0 })
+	close(release["b"])
 	got := <-first
 	if want := fmt.Sprintf("b %d 2 first", e.Generation()); got.err != nil || string(got.reply.Data) != want {
 		t.Fatalf("the first caller got %q, %v, want %q", got.reply.Data, got.err, want)
 	}
-	late.Release()
-	renewals.Disarm()
 	if err := <-waiting; err != nil {
 		t.Fatalf("what nobody had accepted was not taken elsewhere: %v", err)
 	}
-	close(release)
-	fabrictest.Eventually(t, long, "a gives up", func() bool { return a.Metrics().Overtaken == 1 && a.Metrics().Creating == 0 })
-	for _, r := range tp.ran(id) {
-		if !strings.HasPrefix(r, "b/2: ") {
-			t.Fatalf("turns %v", tp.ran(id))
+	if err := <-second; err != nil {
+		t.Fatal(err)
+	}
+	close(release["a"])
+	ran := tp.ran(id)
+	for i, r := range ran {
+		if !strings.HasPrefix(r, "b/2: ") || (i == 0) != (r == "b/2: first") {
+			t.Fatalf("turns %v", ran)
 		}
 	}
-	if n := len(tp.ran(id)); n != 3 || m.entry(c, kvlocation.KindSpot, id).Record.Owner.RID != "b" {
-		t.Fatalf("turns %v", tp.ran(id))
+	if len(ran) != 3 || m.entry(c, kvlocation.KindSpot, id).Record.Owner.RID != "b" {
+		t.Fatalf("turns %v", ran)
 	}
 }
 
