@@ -158,7 +158,7 @@ func says(e kvlocation.Entry, alive, instance bool, r bed.Result) (done bool, wr
 func (c *crash) reborn(t *testing.T, o *pinned, told *string) {
 	e := c.Record(t, c.client.Store(), o.key())
 	a := c.object(o.i)
-	a.Timeout = bed.Long
+	a.Timeout = 5 * time.Second // a node that is gone may still look alive, and swallow it
 	if e.Phase() == kvlocation.PhaseReady && !c.alive(t, e) {
 		release := bed.Ref(history.Release, a.Class, a.Object, e.Generation())
 		release.Timeout = bed.Long

@@ -252,9 +252,7 @@ func (c *crash) rows(t *testing.T) (cells []crashCell) {
 	c.CatchUp(t)
 	whole := c.Evidence(t, ops)
 	for _, o := range c.objects {
-		own := *whole
-		own.Lapsed = c.fault != killed || c.lapses
-		own.Ops, own.Events, own.Writes = nil, nil, nil
+		own := history.Evidence{Ledgers: whole.Ledgers, Leases: whole.Leases, Slack: whole.Slack, Lapsed: c.fault != killed || c.lapses}
 		row := crashCell{scenario: c.name, step: o.String(), struck: c.struck, fault: c.fault, servers: c.servers,
 			heard: heard(o.heard), during: o.during, after: o.after, broken: o.broken}
 		for _, op := range whole.Ops {

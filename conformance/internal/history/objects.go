@@ -65,17 +65,50 @@ func (e *Evidence) written() []Write {
 	return slices.CompactFunc(ws, func(a, b Write) bool { return a.Revision == b.Revision })
 }
 
-// ended reports whether an incarnation of the object came to its end on the store: closed, destroyed or released.
-func (e *Evidence) ended(object string) bool {
-	return slices.ContainsFunc(e.Writes, func(w Write) bool {
-		return w.Object == object && w.Record.Phase == kvlocation.PhaseMissing
-	})
+// index answers questions that are asked of every operation.
+type index struct {
+	ran   map[string][]string          // by operation, where its turns began
+	made  map[string][]incarnation     // by operation, what factories made for it
+	ready map[incarnation]map[run]bool // who was the owner of what is Ready, by the records
+	ended map[string]bool              // objects of which an incarnation was closed, destroyed or released
+}
+
+// index is made when it is first asked for: events and writes must be complete then.
+func (e *Evidence) index() *index {
+	if e.indexed != nil {
+		return e.indexed
+	}
+	ix := &index{ran: map[string][]string{}, made: map[string][]incarnation{}, ready: map[incarnation]map[run]bool{}, ended: map[string]bool{}}
+	e.indexed = ix
+	for i := range e.Events {
+		switch ev := &e.Events[i]; {
+		case ev.Op == "":
+		case ev.What == journal.Turn:
+			ix.ran[ev.Op] = append(ix.ran[ev.Op], ev.RID)
+		case ev.What == journal.Factory:
+			ix.made[ev.Op] = append(ix.made[ev.Op], of(ev))
+		}
+	}
+	for i := range e.Writes {
+		w := &e.Writes[i]
+		switch w.Record.Phase {
+		case kvlocation.PhaseMissing:
+			ix.ended[w.Object] = true
+		case kvlocation.PhaseReady:
+			inc := incarnation{w.Object, w.Generation(), w.Record.OwnerGeneration}
+			if ix.ready[inc] == nil {
+				ix.ready[inc] = map[run]bool{}
+			}
+			ix.ready[inc][run{w.Record.Owner.RID, w.Record.Owner.Lifecycle}] = true
+		}
+	}
+	return ix
 }
 
 // Excused reports whether a message that an object's owner had accepted may have ended without a turn for a cause that is
 // stated in public: its object came to its end, its deadline passed before its turn, or its owner's lease ended.
 func (e *Evidence) Excused(op *Op) bool {
-	return op.Object != "" && (e.ended(op.Object) || e.Lapsed || outcome.KindOf(op.Err) == outcome.DeadlineExceeded)
+	return op.Object != "" && (e.index().ended[op.Object] || e.Lapsed || outcome.KindOf(op.Err) == outcome.DeadlineExceeded)
 }
 
 // untrueOfLife says what contradicts that which the caller of an object's beginning or end was told; "" when nothing does.
@@ -89,25 +122,17 @@ func (e *Evidence) untrueOfLife(op *Op) string {
 		return "nothing that it made became Ready"
 	case (op.Way == Create || op.Way == GetOrCreate) && op.Err != nil && outcome.AcceptanceOf(op.Err) == outcome.NotAccepted && ready:
 		return "what its factory made became Ready as " + made.String()
-	case op.Way == Destroy && op.Err == nil && !e.ended(op.Object):
+	case op.Way == Destroy && op.Err == nil && !e.index().ended[op.Object]:
 		return "no incarnation of the object ended"
 	}
 	return ""
 }
 
-// madeBy returns the incarnation for which a factory ran with the operation's input, and whether it became Ready.
+// madeBy returns the incarnation that became Ready of those for which a factory ran with the operation's input.
 func (e *Evidence) madeBy(op *Op) (made incarnation, ready bool) {
-	for i := range e.Events {
-		if ev := &e.Events[i]; ev.What != journal.Factory || ev.Op != op.ID {
-			continue
-		}
-		made = of(&e.Events[i])
-		for j := range e.Writes {
-			w := &e.Writes[j]
-			if w.Object == made.object && w.Generation() == made.generation && w.Record.Phase == kvlocation.PhaseReady &&
-				w.Record.OwnerGeneration == made.owner {
-				return made, true
-			}
+	for _, made = range e.index().made[op.ID] {
+		if e.index().ready[made] != nil {
+			return made, true
 		}
 	}
 	return made, false
@@ -127,7 +152,7 @@ func oneOwner(e *Evidence) (broken []string) {
 			broken = append(broken, s)
 		}
 	}
-	ready := e.readyOwners()
+	ready := e.index().ready
 	for i := range e.Events {
 		ev := &e.Events[i]
 		inc, by := of(ev), run{ev.RID, ev.Lifecycle}
@@ -146,7 +171,7 @@ func oneOwner(e *Evidence) (broken []string) {
 				say("%s: two factory runs' results are in use, %s and %s", inc, was, ev.Instance)
 			}
 			instances[inc] = ev.Instance
-			if ready != nil && !ready[inc][by] {
+			if len(e.Writes) > 0 && !ready[inc][by] {
 				say("%s: %s worked on it and was never its owner by the store", inc, ev.Owner())
 			}
 		}
@@ -161,26 +186,6 @@ func oneOwner(e *Evidence) (broken []string) {
 		}
 	}
 	return broken
-}
-
-// readyOwners returns who owned what by the records, or nil if these were not watched.
-func (e *Evidence) readyOwners() map[incarnation]map[run]bool {
-	if len(e.Writes) == 0 {
-		return nil
-	}
-	ready := map[incarnation]map[run]bool{}
-	for i := range e.Writes {
-		w := &e.Writes[i]
-		if w.Record.Phase != kvlocation.PhaseReady {
-			continue
-		}
-		inc := incarnation{w.Object, w.Generation(), w.Record.OwnerGeneration}
-		if ready[inc] == nil {
-			ready[inc] = map[run]bool{}
-		}
-		ready[inc][run{w.Record.Owner.RID, w.Record.Owner.Lifecycle}] = true
-	}
-	return ready
 }
 
 // inOrder is I4. Of two operations of one sender at one object, the one that was seen accepted before the other was

@@ -31,7 +31,7 @@ type Evidence struct {
 	// without a turn.
 	Lapsed bool
 
-	ran map[string][]string // by operation, where its turns began; made from Events when first asked for
+	indexed *index
 }
 
 // Runs returns how often and where an operation ran.
@@ -42,20 +42,8 @@ func (e *Evidence) Runs(id string) (n int, where []string) {
 			where = append(where, l.RID)
 		}
 	}
-	at := e.turns()[id]
+	at := e.index().ran[id]
 	return n + len(at), append(where, at...)
-}
-
-func (e *Evidence) turns() map[string][]string {
-	if e.ran == nil {
-		e.ran = map[string][]string{}
-		for i := range e.Events {
-			if ev := &e.Events[i]; ev.What == journal.Turn && ev.Op != "" {
-				e.ran[ev.Op] = append(e.ran[ev.Op], ev.RID)
-			}
-		}
-	}
-	return e.ran
 }
 
 // AnyKilled reports whether a member died with what it had accepted.
@@ -132,7 +120,7 @@ func (e *Evidence) everRan() map[string]string {
 			all[id] = l.RID
 		}
 	}
-	for id, where := range e.turns() {
+	for id, where := range e.index().ran {
 		all[id] = where[0]
 	}
 	return all

@@ -1,4 +1,3 @@
-// Package job is what a test asks of a member's handler, and what the member notes in its ledger.
 package job
 
 import (
