@@ -119,7 +119,7 @@ func (c *callCmd) toObject(key kvlocation.ObjectKey) caller {
 		case errors.Is(err, outcome.NotFound) && errors.Is(err, outcome.NotAccepted):
 			err = fmt.Errorf("%w (fabricnode objects lists what there is)", err)
 		case errors.Is(err, outcome.Unavailable):
-			err = fmt.Errorf("%w (fabricnode explain --%s says more)", err, key.Kind)
+			err = fmt.Errorf("%w (fabricnode explain %s says more)", err, word(key))
 		}
 		return reply, 0, err
 	}

@@ -121,6 +121,9 @@ func (f exactFlags) exact() (named, error) {
 	return n, nil
 }
 
+// word names an object in one word, without a generation.
+func word(key kvlocation.ObjectKey) string { return strings.TrimSuffix(refText(key, 0), "@0") }
+
 // text is the object's text form, as references have it.
 func (n named) text() string { return refText(n.ObjectKey, n.generation) }
 
