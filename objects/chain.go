@@ -60,7 +60,7 @@ func parseChain(s string) *chain {
 		return nil
 	}
 	var c *chain
-	for i, part := range strings.Split(s, ",") {
+	for i, part := range strings.SplitN(s, ",", maxChain+1) {
 		kind, token, _ := strings.Cut(part, "/")
 		id, err := wire.UnescapeID(token)
 		if err != nil || i >= maxChain || kind != string(kvlocation.KindActor) && kind != string(kvlocation.KindSpot) {

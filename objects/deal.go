@@ -123,7 +123,7 @@ func (rt *runtime) admits(now instant) bool {
 		return true
 	}
 	if rt.back.admit() != nil {
-		rt.sched.close()
+		rt.sched.closeUnlessAdmitted()
 		return false
 	}
 	rt.admitted.Store(int64(now))
@@ -187,7 +187,9 @@ func (o *object) activate(p *period) error {
 	if !ok {
 		return nil
 	}
-	return o.callback(p, o.reg.CreateTimeout, func(ctx context.Context) error { return a.Activate(ctx, &o.me) })
+	return o.callback(p, o.reg.CreateTimeout, func(ctx context.Context) error {
+		return o.guarded(func() error { return a.Activate(ctx, &o.me) })
+	})
 }
 
 // unready ends what waits for an object that could not be adopted or activated. Timers are tried again.
@@ -212,25 +214,37 @@ func (o *object) unready(e *envelope, err error) {
 		}
 		e = next
 	}
+	o.closeLater()
 }
 
-// callback runs f, which may call the user's code, in a turn without a message. It returns when f does.
-func (o *object) callback(p *period, timeout time.Duration, f func(context.Context) error) (err error) {
+// callback runs f in a turn without a message. It returns when f does.
+func (o *object) callback(p *period, timeout time.Duration, f func(context.Context) error) error {
 	e := envelopes.Get().(*envelope)
-	e.kind = mailFramework
-	e.deadline = tick().add(timeout)
+	e.kind, e.deadline = mailFramework, tick().add(timeout)
 	t := o.beginTurn(p, e)
-	returned := false
-	defer func() {
-		if !returned {
-			err = o.panicked(recover())
-		}
-		o.endTurn(t)
-		e.release()
-	}()
-	err = f(t)
-	returned = true
+	err := f(t)
+	o.endTurn(t)
+	e.release()
 	return err
+}
+
+// guarded runs a callback of the user's, which may panic or end its goroutine: either is an error. It returns when the
+// callback does.
+func (o *object) guarded(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		returned := false
+		defer func() {
+			if !returned {
+				err = o.panicked(recover())
+			}
+			done <- err
+		}()
+		err = f()
+		returned = true
+	}()
+	return <-done
 }
 
 // beginTurn returns the object's turn, begun. Somebody who kept it may have asked for its Done in between: then it is
@@ -337,10 +351,7 @@ func (o *object) outlived(p *period, now instant) error {
 	if !admits {
 		return errWithheld(o, "the node's lease lapsed while the turn ran; its result is withheld")
 	}
-	o.mu.Lock()
-	closed := o.state == objectClosed
-	o.mu.Unlock()
-	if closed {
+	if o.isClosed() {
 		return errWithheld(o, "the node's lease lapsed while the turn closed the object; its result is withheld")
 	}
 	if err := o.adopt(rt.period.Load()); err != nil {
@@ -367,35 +378,34 @@ func (o *object) stillIdle() bool {
 // accepted when it does not.
 func (o *object) runClose(p *period, reason CloseReason) {
 	o.mu.Lock()
-	if o.state != objectOpen {
+	if o.state != objectOpen || reason == CloseIdle && o.box.count > 0 {
 		o.mu.Unlock()
+		o.closing.Store(nil)
 		return
 	}
 	o.state = objectClosing
 	o.mu.Unlock()
 	err := o.callback(p, adoptTimeout, func(ctx context.Context) error { return o.rt.back.closeObject(ctx, o, reason) })
-	o.mu.Lock()
-	closed := o.state == objectClosed
-	o.mu.Unlock()
-	if closed {
+	if o.isClosed() {
 		return
 	}
 	o.rt.log.Warn("an object could not be closed; it is tried again", zap.String("object", o.target()), zap.String("reason", string(reason)), zap.Error(err))
-	o.closing.Store(nil)
-	o.rt.clock.closeAgain(o, reason)
+	o.closeLater()
 	o.acceptHeld(nil)
 }
 
+// closeLater tries a close that was asked for again after a while. One for idleness is due again by itself.
+func (o *object) closeLater() {
+	if reason := o.closing.Swap(nil); reason != nil && *reason != CloseIdle {
+		o.rt.clock.closeAgain(o, *reason)
+	}
+}
+
 // callClosing runs the object's Closer, for backing.closeObject. A panic is an error like any other.
-func (o *object) callClosing(ctx context.Context, reason CloseReason) (err error) {
+func (o *object) callClosing(ctx context.Context, reason CloseReason) error {
 	c, ok := o.inst.(Closer)
 	if !ok {
 		return nil
 	}
-	defer func() {
-		if r := recover(); r != nil {
-			err = o.panicked(r)
-		}
-	}()
-	return c.Closing(ctx, &o.me, reason)
+	return o.guarded(func() error { return c.Closing(ctx, &o.me, reason) })
 }

@@ -313,13 +313,41 @@ func (m *mailbox) takeAll() *envelope {
 		}
 		e = next
 	}
-	m.replace(left)
+	m.head, m.tail, m.count, m.bytes = left.head, left.tail, left.count, left.bytes
 	return taken.head
 }
 
-// replace makes the mail of other that of m.
-func (m *mailbox) replace(other mailbox) {
-	m.head, m.tail, m.count, m.bytes = other.head, other.tail, other.count, other.bytes
+// cutHeld takes out what was not accepted, which stands behind everything else, and returns the list. It goes on
+// counting.
+func (m *mailbox) cutHeld() *envelope {
+	var last *envelope
+	for e := m.head; e != nil; last, e = e, e.next {
+		if e.word.Load()&envAccepted != 0 {
+			continue
+		}
+		m.tail = last
+		if last == nil {
+			m.head = nil
+		} else {
+			last.next = nil
+		}
+		return e
+	}
+	return nil
+}
+
+// append puts what has become of cut mail behind the rest.
+func (m *mailbox) append(mail, cut mailbox) {
+	if m.tail == nil {
+		m.head = mail.head
+	} else {
+		m.tail.next = mail.head
+	}
+	if mail.tail != nil {
+		m.tail = mail.tail
+	}
+	m.count += mail.count - cut.count
+	m.bytes += mail.bytes - cut.bytes
 }
 
 func (m *mailbox) took(e *envelope, sign int32) {

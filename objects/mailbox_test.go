@@ -78,6 +78,37 @@ func TestMailboxModel(t *testing.T) {
 					}
 				}
 			},
+			"cut what is held": func(t *rapid.T) {
+				accepted := rapid.IntRange(0, len(model)).Draw(t, "accepted")
+				for i, e := range model {
+					e.word.Store(envLeft)
+					if i < accepted {
+						e.word.Store(envLeft | envAccepted)
+					}
+				}
+				var stays, cut mailbox
+				left := model[:accepted:accepted]
+				list := box.cutHeld()
+				for i := accepted; i < len(model); i++ {
+					e := list
+					if e != model[i] {
+						t.Fatal("another one was cut")
+					}
+					list, e.next = e.next, nil
+					cut.took(e, 1)
+					if rapid.Bool().Draw(t, "stays") {
+						stays.push(e)
+						left = append(left, e)
+					} else if e.unnoticed {
+						box.notices--
+					}
+				}
+				if list != nil {
+					t.Fatal("too much was cut")
+				}
+				box.append(stays, cut)
+				model = left
+			},
 			"take all": func(t *rapid.T) {
 				var want, left []*envelope
 				for _, e := range model {

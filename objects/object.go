@@ -239,8 +239,14 @@ func (o *object) open(inst Object, generation, ownerGeneration, lease uint64, fi
 	}
 }
 
-// accepted accepts mail that was held, and returns false if its caller has left meanwhile.
+// accepted accepts mail that was held, and returns false if its caller has left, or stopped waiting, meanwhile.
 func (o *object) accepted(e *envelope) bool {
+	if e.from != nil && e.past(tick()) {
+		o.refused(e.kind, whyPast)
+		o.rt.back.abortHeld(e.from, whyPast.refusal(e.op(), o.target(), true))
+		e.release()
+		return false
+	}
 	if !e.accept() {
 		e.release()
 		return false
@@ -252,8 +258,8 @@ func (o *object) accepted(e *envelope) bool {
 	return true
 }
 
-// acceptHeld accepts what is held and opens the object, with the activation that is due and first before everything
-// else.
+// acceptHeld accepts what is held and opens the object. In front of it stand the activation that is due and first, when
+// the object was being created, and what was accepted before, when its close has failed.
 func (o *object) acceptHeld(first *envelope) {
 	var taken mailbox
 	if !o.activated {
@@ -262,37 +268,31 @@ func (o *object) acceptHeld(first *envelope) {
 	if first != nil {
 		taken.push(first)
 	}
+	var cut mailbox // counts what is cut
 	for {
 		o.mu.Lock()
-		list := o.box.head
+		list := o.box.cutHeld() // which still counts in the bounds
 		if list == nil || o.state == objectClosed {
 			break
 		}
-		o.box.head, o.box.tail = nil, nil // what is taken still counts in the bounds
 		o.mu.Unlock()
-		for e := list; e != nil; {
-			next := e.next
-			e.next = nil
-			if e.word.Load()&envAccepted != 0 {
+		for list != nil {
+			e := list
+			list, e.next = e.next, nil
+			cut.took(e, 1)
+			if o.accepted(e) {
 				taken.push(e)
-			} else {
-				if o.accepted(e) {
-					taken.push(e)
-				}
 			}
-			e = next
 		}
 	}
-	if o.state == objectClosed { // by a drop in between
+	if o.state == objectClosed { // by a drop in between, which has ended the rest
 		cause := o.cause
-		taken.notices = o.box.notices
-		list := taken.takeAll()
 		o.mu.Unlock()
-		o.endAll(list, cause)
+		o.endAll(taken.head, cause)
 		return
 	}
 	o.state = objectOpen
-	o.box.replace(taken)
+	o.box.append(taken, cut)
 	o.wakeLocked()
 }
 
@@ -319,6 +319,9 @@ func (o *object) between(ctx context.Context, f func(context.Context) error) err
 
 // askClose asks for the object's end after the present turn, or soon when none runs.
 func (o *object) askClose(reason CloseReason) {
+	if o.reg.Class == kvlocation.ClassEntrySpot {
+		return // it lives as long as its node
+	}
 	if o.closing.CompareAndSwap(nil, &reason) {
 		o.offerOwn(mailClose)
 	}
@@ -350,6 +353,13 @@ func (o *object) isCreating() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.state == objectCreating
+}
+
+// isClosed reports whether the object is over.
+func (o *object) isClosed() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.state == objectClosed
 }
 
 // target is how errors name the object.

@@ -473,3 +473,41 @@ func TestNoticeBehindThePlace(t *testing.T) {
 		}
 	}
 }
+
+// What was held until nobody waited for it any more is refused when the object opens, also a one-way message.
+func TestHeldPastItsDeadline(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 10, Type{Name: "t"})
+	j := &journal{}
+	o := h.creating(t, "o")
+	late, first := newInbound("late"), newInbound("first")
+	for _, m := range []*inbound{late, first} {
+		m.oneWay, m.deadline = true, time.Now().Add(20*time.Millisecond)
+	}
+	if because := o.offer(newRemote(late)); because != whyNot {
+		t.Fatal(because)
+	}
+	mail := newRemote(first)
+	eventually(t, func() error {
+		if !late.Past(time.Now()) || !first.Past(time.Now()) {
+			return errors.New("not past")
+		}
+		return nil
+	})
+	o.open(j, 11, 1, h.lease.Load(), mail)
+	for _, m := range []*inbound{late, first} {
+		wantOutcome(t, within(t, m.failed, "the refusal"), outcome.DeadlineExceeded, outcome.NotAccepted)
+		if m.accepted.Load() {
+			t.Error("it was accepted")
+		}
+	}
+	if _, err := h.request(context.Background(), o, "next"); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(j.entries()); got != "[next]" {
+		t.Errorf("ran %s", got)
+	}
+	if c := h.counts(); c.RefusedPast != 2 || c.Accepted != 1 {
+		t.Errorf("counted %+v", c)
+	}
+}

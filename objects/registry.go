@@ -298,7 +298,7 @@ func (rt *runtime) remove(o *object, cause, held error) {
 	}
 	o.state, o.cause = objectClosed, cause
 	list := o.box.takeAll()
-	o.box.replace(mailbox{}) // what is left is ended by those who send its notice
+	o.box.head, o.box.tail = nil, nil // what is left is ended by those who send its notice
 	o.mu.Unlock()
 	rt.forget(o)
 	rt.clock.forget(o)
@@ -349,8 +349,8 @@ func (o *object) endHeld(e *envelope, err error) {
 	}
 }
 
-// lapse closes every object until regained: the contexts of running turns end with ErrOwnershipLost, nothing new is
-// accepted, and what was accepted waits.
+// lapse closes every object until regained, which must follow: the contexts of running turns end with ErrOwnershipLost,
+// nothing new is accepted, and what was accepted waits.
 func (rt *runtime) lapse() {
 	rt.sched.close()
 	rt.period.Load().cancel(kvlocation.ErrOwnershipLost)

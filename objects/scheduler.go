@@ -247,9 +247,16 @@ func (s *scheduler) replace(w *worker) {
 	s.placeLocked(o)
 }
 
-// close makes objects wait in the run queue, unless the lease admits again already: what lapses is followed by open
-// only once.
+// close makes objects wait in the run queue until open.
 func (s *scheduler) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lapsed.Store(true)
+}
+
+// closeUnlessAdmitted is close for whoever was refused by the lease: it may have come back meanwhile, and then nobody
+// would open.
+func (s *scheduler) closeUnlessAdmitted() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.rt.back.admit() != nil {

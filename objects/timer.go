@@ -95,13 +95,10 @@ func (o *object) setTimer(name string, after time.Duration, data []byte) error {
 		return err
 	}
 	t := &timer{o: o, name: name, data: data, due: tick().add(after)}
-	o.mu.Lock()
-	closed := o.state == objectClosed
-	o.mu.Unlock()
 	c := o.rt.clock
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if closed || c.stopped {
+	if c.stopped || o.isClosed() {
 		return fail(outcome.Unavailable, "the object is closed, or its node stops")
 	}
 	set := o.timersLocked()
@@ -162,7 +159,7 @@ func (c *clock) closeAgain(o *object, reason CloseReason) {
 func (c *clock) addOwn(t *timer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stopped {
+	if c.stopped || t.o.isClosed() {
 		return
 	}
 	set := t.o.timersLocked()

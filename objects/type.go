@@ -160,6 +160,8 @@ func (t *Type) check() error {
 		return fmt.Errorf("type %q: New is required", t.Name)
 	case t.OnPanic > DestroyOnPanic:
 		return fmt.Errorf("type %q: OnPanic %d is not allowed: it must be KeepOnPanic or DestroyOnPanic", t.Name, t.OnPanic)
+	case t.OnPanic == DestroyOnPanic && t.Class == kvlocation.ClassEntrySpot:
+		return fmt.Errorf("type %q: OnPanic DestroyOnPanic is not allowed: an Entry Spot lives as long as its node", t.Name)
 	case t.IdleAfter != 0 && t.Class != kvlocation.ClassInstanceSpot:
 		return fmt.Errorf("type %q: IdleAfter %v is not allowed: only instance spots are removed when idle", t.Name, t.IdleAfter)
 	case t.IdleAfter != 0 && t.IdleAfter < minIdleAfter:

@@ -82,6 +82,7 @@ func newRemote(from origin) *envelope {
 	}
 	if e.header != nil {
 		e.chain = parseChain(e.header.Get(wire.HeaderChain))
+		e.header = userHeader(e.header)
 	}
 	return e
 }
