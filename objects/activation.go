@@ -40,6 +40,9 @@ type firstDoc struct {
 	OneWay   bool  `json:"one_way,omitempty"`
 }
 
+// recordRest is what the other fields of a record may take of kvlocation.MaxRecord.
+const recordRest = 8 << 10
+
 // size is what counts against kvlocation.MaxInline.
 func (d *activationDoc) size() int {
 	n := len(d.Input)
@@ -375,7 +378,7 @@ func (s *Service) encodeDoc(ctx context.Context, key kvlocation.ObjectKey, doc *
 	if err != nil {
 		return nil, outcome.Wrap("create", outcome.InvalidOperation, outcome.NotAccepted, key.String(), "", err)
 	}
-	if doc.size() <= kvlocation.MaxInline {
+	if doc.size() <= kvlocation.MaxInline && len(whole) <= kvlocation.MaxRecord-recordRest {
 		return whole, nil
 	}
 	if most := s.store.MaxSpill(); len(whole) > most {
@@ -465,6 +468,14 @@ func (s *Service) takeOver(ctx context.Context, ord *order, e kvlocation.Entry, 
 	s.stats.takenOver.Add(1)
 	s.log.Info("an unfinished creation is made on", zap.String("object", ord.key.String()), zap.Stringer("creator", e.Record.Owner))
 	return secured{at: ch.Entry, doc: doc, stored: doc.First}, nil
+}
+
+// dropSpilledOf removes what a record pointed to that was cancelled.
+func (s *Service) dropSpilledOf(e kvlocation.Entry) {
+	var doc activationDoc
+	if len(e.Record.Activation) > 0 && json.Unmarshal(e.Record.Activation, &doc) == nil && doc.Spilled != nil {
+		s.dropSpilled(*doc.Spilled)
+	}
 }
 
 // dropSpilled removes what no record points to any more. A failure leaves it to its time, or to nobody's harm.

@@ -72,7 +72,10 @@ func (s *Service) broadcast(ctx context.Context, ref SpotRef, data []byte) (r Br
 func (s *Service) serveCast(ctx context.Context, key kvlocation.ObjectKey, data []byte) (any, error) {
 	var req castRequest
 	if isEntry(key) {
-		return s.cast(ctx, SpotRef{ID: key.ID, Generation: s.cfg.Lifecycle}, nil, s.entryMembers(), castData(data)), nil
+		if err := s.entryRequest(key, data, &req, &req.Generation); err != nil {
+			return nil, err
+		}
+		return s.cast(ctx, SpotRef{ID: key.ID, Generation: s.cfg.Lifecycle}, nil, s.entryMembers(), req.Data), nil
 	}
 	o, err := s.local(ctx, key, data, &req, &req.Generation)
 	switch {

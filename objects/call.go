@@ -288,7 +288,7 @@ func (s *Service) misled(r *route, h nats.Header, err error) {
 		return
 	}
 	s.routes.drop(r)
-	if p, ok := parsePlace(said); ok && p.newer(r.place) {
+	if p, ok := parsePlace(said); ok && p.generation == r.generation && p.newer(r.place) { // another incarnation may be of another type
 		token, _ := wire.EscapeID(r.key.ID) // it was escaped before
 		s.learn(r.key, token, r.class, r.typ, p)
 	}

@@ -50,6 +50,9 @@ func (s *Service) create(ctx context.Context, op string, class Class, typ, id st
 	if isEntry(key) {
 		return invalid(fmt.Errorf("IDs that begin with %q belong to Entry Spots, which are not created", entryPrefix))
 	}
+	if _, err := callChain(ctx, op); err != nil {
+		return created{}, renamed(err, op, key) // the turn that asks has lost its ownership
+	}
 	c := Call{Op: op, Kind: key.Kind, ID: id, Data: input}
 	for _, f := range opts {
 		f(&c)
@@ -176,6 +179,9 @@ func (s *Service) await(ctx context.Context, f *flight, key kvlocation.ObjectKey
 		acc := outcome.Unknown
 		if !own {
 			acc = outcome.NotAccepted // another operation's creation goes on; this one began nothing
+		}
+		if f.over() {
+			break // both at once: the result is there
 		}
 		return createReply{}, outcome.FromContext(ctx, "create", acc, key.String(), "the creation is under way at node "+s.cfg.RID)
 	}

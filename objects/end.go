@@ -45,8 +45,10 @@ func (s *Service) end(ctx context.Context, op string, kind kvlocation.ObjectKind
 	if aerr != nil {
 		return err
 	}
-	_, cerr := s.store.Cancel(ctx, e, s.owner(), absent)
-	return renamed(cerr, op, key)
+	if _, err = s.store.Cancel(ctx, e, s.owner(), absent); err == nil {
+		s.dropSpilledOf(e)
+	}
+	return renamed(err, op, key)
 }
 
 // exact finds who owns an exact incarnation: an object here, or a route.
@@ -115,6 +117,9 @@ func otherGeneration(op string, key kvlocation.ObjectKey, present, meant uint64)
 // askOwner runs a verb at the owner of an exact incarnation, here or elsewhere, and reads its answer into out, unless
 // that is nil.
 func (s *Service) askOwner(ctx context.Context, op string, key kvlocation.ObjectKey, generation uint64, verb string, body, out any) error {
+	if _, err := callChain(ctx, op); err != nil {
+		return renamed(err, op, key) // the turn that asks has lost its ownership
+	}
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	o, r, err := s.exact(ctx, op, key, generation)
@@ -203,6 +208,9 @@ func (s *Service) serveEnd(ctx context.Context, key kvlocation.ObjectKey, data [
 	if err != nil {
 		return nil, err
 	}
+	if isEntry(key) {
+		return nil, outcome.New("", outcome.InvalidOperation, outcome.NotAccepted, key.String(), "an Entry Spot lives as long as its node")
+	}
 	s.refuseJoins(o, true)
 	err = o.between(ctx, func(tctx context.Context) error {
 		if g := o.generation.Load(); g != req.Generation {
@@ -251,6 +259,9 @@ func (s *Service) closeObject(ctx context.Context, o *object, why CloseReason) e
 	if err := o.callClosing(ctx, why); err != nil {
 		s.stats.closingFailed.Add(1)
 		s.log.Warn("an object's Closing failed; it is closed all the same", zap.String("object", o.target()), zap.Error(err))
+	}
+	if err := s.admit(); err != nil {
+		return err // Closing took its time
 	}
 	wctx, cancel := context.WithTimeout(s.ctx, storeTimeout)
 	defer cancel()

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"natsfabric/internal/wire"
@@ -46,14 +47,28 @@ func (s *Service) entryOwner(op string, key kvlocation.ObjectKey, token string, 
 	if err := wire.CheckName("RID", rid); err != nil {
 		return nil, nil, outcome.Wrap(op, outcome.InvalidOperation, outcome.NotAccepted, key.String(), "", err)
 	}
-	m, ok := s.cfg.Directory.Members().Get(rid)
+	members := s.cfg.Directory.Members()
+	m, ok := members.Get(rid)
 	switch {
+	case members.Expired():
+		return nil, nil, outcome.New(op, outcome.Unavailable, outcome.NotAccepted, key.String(), expiredList)
 	case !ok:
 		return nil, nil, outcome.New(op, outcome.NotFound, outcome.NotAccepted, key.String(), fmt.Sprintf("the directory does not list node %q", rid))
 	case generation != 0 && m.Lifecycle != generation:
 		return nil, nil, otherGeneration(op, key, m.Lifecycle, generation)
 	}
 	return nil, s.entryRoute(key, token, rid, m.Lifecycle), nil
+}
+
+// entryRequest reads a request about this node's Entry Spot, which need not be an object.
+func (s *Service) entryRequest(key kvlocation.ObjectKey, data []byte, req any, generation *uint64) error {
+	if err := json.Unmarshal(data, req); err != nil {
+		return outcome.Wrap("", outcome.ProtocolError, outcome.NotAccepted, key.String(), "the request cannot be read", err)
+	}
+	if key.ID != entryPrefix+s.cfg.RID || *generation != s.cfg.Lifecycle {
+		return otherGeneration("", key, s.cfg.Lifecycle, *generation)
+	}
+	return nil
 }
 
 func (s *Service) entryRoute(key kvlocation.ObjectKey, token, rid string, lifecycle uint64) *route {
@@ -86,7 +101,11 @@ func (s *Service) callEntry(ctx context.Context, c *Call, token string) (Reply, 
 // entryLocation is where an Entry Spot is, as the directory says.
 func (s *Service) entryLocation(ctx context.Context, op string, key kvlocation.ObjectKey) (Location, error) {
 	rid := key.ID[len(entryPrefix):]
-	m, ok := s.cfg.Directory.Members().Get(rid)
+	members := s.cfg.Directory.Members()
+	m, ok := members.Get(rid)
+	if !ok && members.Expired() {
+		return Location{}, outcome.New(op, outcome.Unavailable, outcome.NotAccepted, key.String(), expiredList)
+	}
 	if !ok {
 		return Location{}, outcome.New(op, outcome.NotFound, outcome.NotAccepted, key.String(), fmt.Sprintf("the directory does not list node %.80q", rid))
 	}

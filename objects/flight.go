@@ -27,6 +27,15 @@ type flight struct {
 	err    error
 }
 
+func (f *flight) over() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // flights holds the creations under way.
 type flights struct {
 	mu sync.Mutex
@@ -39,6 +48,16 @@ func (fs *flights) get(key kvlocation.ObjectKey) *flight {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return fs.by[key]
+}
+
+// any returns one of those under way; nil when there is none.
+func (fs *flights) any() *flight {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, f := range fs.by {
+		return f
+	}
+	return nil
 }
 
 func (fs *flights) count() int {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/nats-io/nats.go"
+
 	"natsfabric/channels"
 	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
@@ -38,7 +40,7 @@ func (s *Service) gateway(in *channels.Inbound) {
 	}
 	s.stats.gateway.Add(1)
 	if o := s.rt.find(key.Kind, key.ID); o != nil && call.fits(o.reg.Class, o.reg.Name) == nil {
-		s.offerInbound(o, in, in)
+		s.offerInbound(o, in, foreign{in})
 		return
 	}
 	if call.OneWay {
@@ -54,6 +56,12 @@ func (s *Service) gateway(in *channels.Inbound) {
 		in.Reply(reply.Data, reply.Header)
 	})
 }
+
+// foreign is a message of a plain client: what it says in headers of the fabric's own was read, and counts no further.
+type foreign struct{ *channels.Inbound }
+
+// Header is what the client said beside that.
+func (f foreign) Header() nats.Header { return userHeader(f.Inbound.Header()) }
 
 // forwarded answers a plain client with the error of the call that was made for it. What this node's own bounds refused is
 // Unavailable to somebody elsewhere.

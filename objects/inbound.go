@@ -113,6 +113,15 @@ func reserved(name string) bool {
 
 // userHeader is a message's header without the fabric's own; nil when nothing is left.
 func userHeader(h nats.Header) nats.Header {
+	ours := 0
+	for name := range h {
+		if reserved(name) {
+			ours++
+		}
+	}
+	if ours == 0 {
+		return h
+	}
 	var out nats.Header
 	for name, values := range h {
 		if !reserved(name) {
@@ -254,6 +263,8 @@ func (s *Service) abortHeld(from origin, err error) {
 	switch m := from.(type) {
 	case *channels.Inbound:
 		s.fail(m, err)
+	case foreign:
+		s.fail(m.Inbound, err)
 	case *routed:
 		s.fail(m.Inbound, err)
 	case *storedFirst:

@@ -297,6 +297,9 @@ func (s *Service) serveWith(ctx context.Context, key kvlocation.ObjectKey, data 
 	var reply withReply
 	err = s.pursue(ctx, key, func() error {
 		defer func() { <-m.writing }()
+		if g := o.generation.Load(); g != req.Generation {
+			return otherGeneration("", key, g, req.Generation) // it was still being created when it was looked up
+		}
 		reply.Was = spotOf(o)
 		return s.changeWith(ctx, o, m, reply.Was, req)
 	}, func() { <-m.writing })
@@ -428,7 +431,7 @@ func (s *Service) members(ctx context.Context, ref SpotRef) ([]ActorRef, error) 
 func (s *Service) serveMembers(ctx context.Context, key kvlocation.ObjectKey, data []byte) (any, error) {
 	var req exactRequest
 	if isEntry(key) {
-		return membersReply{s.entryMembers()}, nil
+		return membersReply{s.entryMembers()}, s.entryRequest(key, data, &req, &req.Generation)
 	}
 	o, err := s.local(ctx, key, data, &req, &req.Generation)
 	if err != nil {

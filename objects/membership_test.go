@@ -284,7 +284,7 @@ func TestCloseThatDidNotRun(t *testing.T) {
 		return Reply{}, nil, true
 	}
 	users := newTape()
-	m.node("a", types(tp.typ(kvlocation.ClassUserSpot, "hall"), users.typ(kvlocation.ClassActor, "user")))
+	a := m.node("a", types(tp.typ(kvlocation.ClassUserSpot, "hall"), users.typ(kvlocation.ClassActor, "user")))
 	b := m.node("b")
 	u := must[ActorRef](t)(b.Actors().Create(m.ctx(), "user", "u", nil))
 	spot := must[SpotRef](t)(b.Spots().Create(m.ctx(), "hall", "h", nil))
@@ -293,6 +293,12 @@ func TestCloseThatDidNotRun(t *testing.T) {
 	if err := b.Spots().Close(m.ctxFor(300*time.Millisecond), spot); !errors.Is(err, outcome.DeadlineExceeded) {
 		t.Fatal(err)
 	}
+	ms := a.rt.find(kvlocation.KindSpot, "h").m.Load()
+	fabrictest.Eventually(t, long, "the node gives the close up", func() bool {
+		ms.mu.Lock()
+		defer ms.mu.Unlock()
+		return !ms.closing
+	})
 	close(release)
 	fabrictest.Eventually(t, long, "the spot takes a member", func() bool { return b.Actors().Join(m.ctx(), u, spot) == nil })
 }

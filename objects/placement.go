@@ -62,6 +62,9 @@ func (s *Service) candidates(class Class, typ, id string) []Candidate {
 	return cs
 }
 
+// expiredList is why nothing is concluded from what the directory does not list (FO-7b).
+const expiredList = "the directory has expired: the store did not answer for longer than its grace"
+
 const whyFullType = "no free slot"
 
 // unfit says why a node is not eligible for a new object of a type it lists; "" when it is.
@@ -93,6 +96,9 @@ func (s *Service) choose(op string, class Class, typ string, key kvlocation.Obje
 	}
 	if at != "" {
 		m, ok := members.Get(at)
+		if !ok && members.Expired() {
+			return refuse(outcome.Unavailable, expiredList)
+		}
 		if !ok {
 			return refuse(outcome.NotFound, "the directory does not list node %q", at)
 		}
@@ -113,7 +119,7 @@ func (s *Service) choose(op string, class Class, typ string, key kvlocation.Obje
 	case n > 0:
 		return cs[:n], nil
 	case len(cs) == 0 && members.Expired():
-		return refuse(outcome.Unavailable, "the directory has expired: the store did not answer for longer than its grace")
+		return refuse(outcome.Unavailable, expiredList)
 	case len(cs) == 0:
 		return refuse(outcome.NotConfigured, "no node of the mesh registers the %s type %q", class, typ)
 	}

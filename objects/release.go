@@ -3,7 +3,6 @@ package objects
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -333,7 +332,9 @@ func (s *Service) beginProof(rid string, lifecycle uint64) (*proof, error) {
 	if p := ps.by[run]; p != nil {
 		return p, nil
 	}
-	ps.evictLocked()
+	if ps.evictLocked(); len(ps.by) >= maxProofs {
+		return nil, outcome.New("release", outcome.Unavailable, outcome.NotAccepted, "node "+rid, fmt.Sprintf("%d proofs are under way already", len(ps.by)))
+	}
 	p := &proof{done: make(chan struct{}), ttl: wait, until: time.Now().Add(wait).UTC()}
 	ps.by[run] = p
 	if !s.spawn(func() { s.runProof(run, p) }) {
@@ -438,6 +439,9 @@ func (s *Service) releaseRecord(ctx context.Context, e kvlocation.Entry, gone kv
 		return err
 	}
 	_, err = s.settle(func() (kvlocation.Change, error) { return s.store.Cancel(ctx, e, s.owner(), absent) })
+	if err == nil {
+		s.dropSpilledOf(e)
+	}
 	return err
 }
 
@@ -457,13 +461,4 @@ func (r *ReleaseReport) note(o ReleasedObject) {
 	if len(r.Objects) < maxReleasedNamed {
 		r.Objects = append(r.Objects, o)
 	}
-}
-
-// castData is the payload of a broadcast request.
-func castData(data []byte) []byte {
-	var req castRequest
-	if json.Unmarshal(data, &req) != nil {
-		return nil
-	}
-	return req.Data
 }

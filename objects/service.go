@@ -148,6 +148,16 @@ func (s *Service) close(ctx context.Context) error {
 		s.router.Mute(serviceName)
 	}
 	err := s.rt.drain(ctx)
+	for f := s.flights.any(); f != nil && err == nil; f = s.flights.any() {
+		select { // a creation that is cut off would leave a record that nobody serves
+		case <-f.done:
+		case <-ctx.Done():
+			err = fmt.Errorf("%d creations are under way: %w", s.flights.count(), context.Cause(ctx))
+		}
+	}
+	if err == nil {
+		err = s.rt.drain(ctx) // what waited for them
+	}
 	if err == nil {
 		err = s.closeAsked(ctx)
 	}

@@ -65,7 +65,11 @@ func (p *Spots) Entry(rid string) (SpotRef, error) {
 	if err := wire.CheckName("RID", rid); err != nil {
 		return SpotRef{}, outcome.Wrap("find", outcome.InvalidOperation, outcome.NotAccepted, "entry spot", "", err)
 	}
-	m, ok := p.s.cfg.Directory.Members().Get(rid)
+	members := p.s.cfg.Directory.Members()
+	m, ok := members.Get(rid)
+	if !ok && members.Expired() {
+		return SpotRef{}, outcome.New("find", outcome.Unavailable, outcome.NotAccepted, fmt.Sprintf("entry spot of node %q", rid), expiredList)
+	}
 	if !ok {
 		return SpotRef{}, outcome.New("find", outcome.NotFound, outcome.NotAccepted, fmt.Sprintf("entry spot of node %q", rid), "the directory does not list the node")
 	}
