@@ -143,7 +143,9 @@ func TestPlainActor(t *testing.T) {
 
 func TestCounterAwait(t *testing.T) {
 	c := &counter{reached: make(chan struct{}, 1)}
-	for turn := int64(1); turn <= 1000; turn++ {
+	_, _ = c.Handle(t.Context(), nil)
+	c.await(1) // it was before
+	for turn := int64(2); turn <= 1000; turn++ {
 		go func() { _, _ = c.Handle(t.Context(), nil) }()
 		c.await(turn)
 		if n := c.turns.Load(); n != turn {
