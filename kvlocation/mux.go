@@ -12,39 +12,25 @@ import (
 // maxParts bounds the messages of one answer to a read of several keys; the server itself stops at 1,024.
 const maxParts = 1100
 
-// maxInbox bounds the answers that nobody waits for any more. The next call that waits takes them out; what finds no
-// room is dropped.
-const maxInbox = 8192
-
 // mux receives the answers to everything that one store sends: one subscription, one token per write or read
 // attempt. It exists because nats.go's own request calls return one error for "not sent" and "sent, no answer", and
 // let an ordinary disconnect pass unnoticed until the timeout.
-//
-// A lone caller reads the inbox by itself, which gives it its answer one goroutine switch earlier than a callback would.
-// While there are others, a goroutine reads it, so that they don't fight for it.
 type mux struct {
 	nc     *nats.Conn
 	sub    *nats.Subscription
-	inbox  chan *nats.Msg
-	prefix string // of the reply subjects, with a final dot; the token follows
+	prefix string // inbox and a final dot; the token follows
 	status chan nats.Status
 	done   chan struct{} // closed when the status watcher has ended
-	others chan struct{} // tells the dispatcher that some call does not read
-	closed chan struct{}
-	ended  chan struct{} // closed when the dispatcher has ended
 
-	mu       sync.Mutex
-	next     uint64
-	calls    map[uint64]*call
-	unread   int  // the calls that do not read the inbox
-	dispatch bool // the dispatcher reads it, or is about to
+	mu    sync.Mutex
+	next  uint64
+	calls map[uint64]*call
 }
 
 // call is one waiter, and the buffers of what it sends. Calls are pooled: everything in one belongs to the goroutine
 // that took it, except parts and answers, which the mux fills under its mutex while the call is registered.
 type call struct {
 	mux     *mux
-	reads   bool // the inbox, beside its answers
 	token   uint64
 	answers chan *nats.Msg // nil: the connection was lost
 	several bool           // the answer has parts and ends with a status message
@@ -64,43 +50,15 @@ var callPool = sync.Pool{New: func() any {
 }}
 
 func newMux(nc *nats.Conn) (*mux, error) {
-	m := &mux{
-		nc: nc, inbox: make(chan *nats.Msg, maxInbox), prefix: nc.NewInbox() + ".", calls: make(map[uint64]*call),
-		done: make(chan struct{}), others: make(chan struct{}, 1), closed: make(chan struct{}), ended: make(chan struct{}),
-	}
-	sub, err := nc.ChanSubscribe(m.prefix+"*", m.inbox)
+	m := &mux{nc: nc, prefix: nc.NewInbox() + ".", calls: make(map[uint64]*call), done: make(chan struct{})}
+	sub, err := nc.Subscribe(m.prefix+"*", m.deliver)
 	if err != nil {
 		return nil, err
 	}
 	m.sub = sub
 	m.status = nc.StatusChanged(nats.RECONNECTING, nats.DISCONNECTED, nats.CLOSED)
 	go m.watch()
-	go m.run()
 	return m, nil
-}
-
-// run is the dispatcher: it reads the inbox for as long as some call relies on it.
-func (m *mux) run() {
-	defer close(m.ended)
-	for {
-		select {
-		case <-m.others:
-		case <-m.closed:
-			return
-		}
-		for more := true; more; {
-			select {
-			case msg := <-m.inbox:
-				m.deliver(msg)
-			case <-m.closed:
-				return
-			}
-			m.mu.Lock()
-			more = m.unread > 0
-			m.dispatch = more
-			m.mu.Unlock()
-		}
-	}
 }
 
 // watch wakes every waiter when the connection is lost. It ends when close removes the listener.
@@ -127,12 +85,9 @@ func (m *mux) close() {
 	defer m.wake()
 	_ = m.sub.Unsubscribe() // fails only on a closed connection, which has no subscriptions
 	m.nc.RemoveStatusListener(m.status)
-	close(m.closed)
 	<-m.done
-	<-m.ended
 }
 
-// deliver hands an answer to the call that it belongs to.
 func (m *mux) deliver(msg *nats.Msg) {
 	if len(msg.Subject) <= len(m.prefix) {
 		return
@@ -175,15 +130,8 @@ func (m *mux) take(several bool) *call {
 	c := callPool.Get().(*call)
 	c.mux, c.several = m, several
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	c.reads = len(m.calls) == 0
 	m.register(c)
-	if !c.reads {
-		if m.unread++; !m.dispatch {
-			m.dispatch = true
-			m.others <- struct{}{} // there is room: the dispatcher has taken the last one
-		}
-	}
+	m.mu.Unlock()
 	return c
 }
 
@@ -217,9 +165,6 @@ func (m *mux) parts(c *call) []*nats.Msg {
 func (m *mux) put(c *call) {
 	m.mu.Lock()
 	delete(m.calls, c.token)
-	if !c.reads {
-		m.unread--
-	}
 	m.mu.Unlock()
 	// Nothing is delivered to c any more.
 	for len(c.answers) > 0 {
@@ -259,10 +204,6 @@ const maxExtensions = 8
 func (c *call) wait(ctx context.Context, d time.Duration) (*nats.Msg, waitEnd) {
 	c.timer.Reset(d)
 	defer c.timer.Stop()
-	var inbox chan *nats.Msg
-	if c.reads {
-		inbox = c.mux.inbox
-	}
 	seen, extensions := 0, 0
 	for {
 		select {
@@ -271,10 +212,11 @@ func (c *call) wait(ctx context.Context, d time.Duration) (*nats.Msg, waitEnd) {
 				return nil, connLost
 			}
 			return m, answered
-		case m := <-inbox:
-			c.mux.deliver(m)
 		case <-c.timer.C:
-			n := len(c.mux.parts(c))
+			n := 0
+			if c.several {
+				n = len(c.mux.parts(c))
+			}
 			if n == seen || extensions == maxExtensions {
 				return nil, attemptOver
 			}

@@ -144,11 +144,16 @@ func (s *Store) readSeveral(ctx context.Context, b *bucket, body []byte) (*snaps
 	return snap, err
 }
 
+// maxPatience is by how much an attempt's time grows (a power of two) when nothing comes. It must grow: what a slow
+// server answers to attempts that were given up stands before what it answers to the present one.
+const maxPatience = 4
+
 // ask sends c's message until accept says that the answer will do. A read is harmless, so each attempt is simply
-// sent again, under a new token, so that the parts of two attempts cannot mix.
+// sent again, and an answer to an earlier one is as good; but the parts of two answers must not mix.
 func (s *Store) ask(ctx context.Context, c *call, op, target string, accept func(*nats.Msg) (bool, error)) error {
 	limit := s.limit(ctx, monotime.Now())
 	var why error
+	silent := 0
 	for try := 0; ; try++ {
 		if monotime.Now() > limit || s.ctx.Err() != nil || ctx.Err() != nil {
 			if s.ctx.Err() != nil {
@@ -158,8 +163,9 @@ func (s *Store) ask(ctx context.Context, c *call, op, target string, accept func
 		}
 		err := s.nc.PublishMsg(&c.msg)
 		if err == nil {
-			m, end := c.wait(ctx, s.attempt/4<<min(try, 2)) // a large answer may need more time than a small one
+			m, end := c.wait(ctx, s.attempt/4<<min(silent, maxPatience))
 			if end != answered {
+				silent++
 				why = noAnswer(end)
 			} else if st := statusOf(m); st == "503" {
 				if err := s.missing(); err != nil {
@@ -176,7 +182,9 @@ func (s *Store) ask(ctx context.Context, c *call, op, target string, accept func
 		} else if why = notSent(err); hopeless(err) {
 			return unavailable(op, target, err)
 		}
-		s.mux.renew(c)
+		if c.several {
+			s.mux.renew(c)
+		}
 		c.pause(ctx, backoff(try))
 	}
 }
