@@ -59,7 +59,7 @@ func (o *object) deal(w *worker, e *envelope, now instant) (after instant, ran b
 		return now, !o.putBack(e)
 	}
 	o.since.Store(int64(now))
-	if o.lease != o.rt.back.leaseGeneration() || !o.activated {
+	if o.lease.Load() != o.rt.back.leaseGeneration() || !o.activated {
 		lapsed, ok := o.becomeReady(e, p)
 		now = tick()
 		switch {
@@ -166,7 +166,7 @@ func (o *object) becomeReady(e *envelope, p *period) (lapsed, ok bool) {
 // adopt makes the record name the present lease generation. On errLost the object is dropped.
 func (o *object) adopt(p *period) error {
 	lease := o.rt.back.leaseGeneration()
-	if o.lease == lease {
+	if o.lease.Load() == lease {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, adoptTimeout)
@@ -177,7 +177,8 @@ func (o *object) adopt(p *period) error {
 		}
 		return err
 	}
-	o.lease, o.activated = lease, false
+	o.activated = false
+	o.lease.Store(lease)
 	return nil
 }
 

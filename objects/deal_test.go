@@ -35,6 +35,7 @@ func TestLapseInATurn(t *testing.T) {
 			h := newHost(t, 10, Type{Name: "t"})
 			h.onAdopt = func(context.Context, *object) error { return c.adopt }
 			gate, ended := make(chan struct{}), make(chan struct{})
+			other := h.object(t, "other", echo)
 			o := h.object(t, "o", handle(func(ctx context.Context, req *Request) (Reply, error) {
 				if string(req.Data()) == "behind" {
 					return Reply{}, nil
@@ -57,6 +58,8 @@ func TestLapseInATurn(t *testing.T) {
 				if token, err := fence.FromContext(ctx); outcome.KindOf(err) != outcome.Unavailable || token.IsZero() {
 					t.Errorf("after the lease came back, or did not: token %v, %v", token, err)
 				}
+				_, err = h.request(context.WithoutCancel(ctx), other, "from a lost turn")
+				wantOutcome(t, err, outcome.Unavailable, outcome.NotAccepted)
 				return Reply{Data: []byte("result")}, nil
 			}))
 			running, behind := make(chan error, 1), make(chan error, 1)
@@ -157,10 +160,10 @@ func TestLapsesUnderLoad(t *testing.T) {
 		var o *object
 		o = h.creating(t, fmt.Sprint(i))
 		o.open(&witness{handle: func() {
-			if o.lease != lastLease[i].Load() {
-				t.Errorf("a turn under lease %d, activated under %d", o.lease, lastLease[i].Load())
+			if o.lease.Load() != lastLease[i].Load() {
+				t.Errorf("a turn under lease %d, activated under %d", o.lease.Load(), lastLease[i].Load())
 			}
-		}, activate: func() { lastLease[i].Store(o.lease) }}, 1, 1, h.lease.Load(), nil)
+		}, activate: func() { lastLease[i].Store(o.lease.Load()) }}, 1, 1, h.lease.Load(), nil)
 		objects = append(objects, o)
 	}
 	stop := make(chan struct{})

@@ -88,10 +88,10 @@ type object struct {
 	// closing is why its end was asked for; nil while it was not.
 	closing atomic.Pointer[CloseReason]
 
-	// turn, lease and activated belong to the worker that has the object. lease is the lease generation under which
-	// it was adopted last.
+	// lease is the lease generation under which the object was adopted last: written by the worker that has it, which
+	// turn and activated belong to.
+	lease     atomic.Uint64
 	turn      *turn
-	lease     uint64
 	activated bool
 
 	since  atomic.Int64 // instant: when the last turn began; 0 while no worker has the object
@@ -226,7 +226,8 @@ func (o *object) wakeLocked() {
 // open makes the object run: first the activation callback, then first (which may be nil), then the mail that was held.
 // It returns at once.
 func (o *object) open(inst Object, generation, ownerGeneration, lease uint64, first *envelope) {
-	o.inst, o.lease = inst, lease
+	o.inst = inst
+	o.lease.Store(lease)
 	o.identify(generation, ownerGeneration)
 	_, activates := inst.(Activator)
 	o.activated = !activates

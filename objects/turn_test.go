@@ -62,6 +62,10 @@ func TestContextReuse(t *testing.T) {
 	if asked.Err() == nil {
 		t.Error("the context of an earlier turn lives again")
 	}
+	<-next.Done() // asked between two turns, by somebody who kept it
+	if turn("") == next {
+		t.Error("a context whose Done was asked for after its turn was used again")
+	}
 }
 
 // What a turn's context says, with and without a deadline.
