@@ -12,14 +12,16 @@ import (
 	"natsfabric/kvlocation"
 )
 
-// lives is how many objects of each kind TestBoundedObjects makes and ends, and objectNames how many names they share.
+// lives is how many objects of each kind TestBoundedObjects makes and ends with each change, wholeLives how many when
+// scripts/faults runs it, and objectNames how many names they share.
 const (
-	lives       = 10_000
+	lives       = 2_000
+	wholeLives  = 10_000
 	objectNames = 320
 	atATime     = 32
 )
 
-// TestBoundedObjects (I10): ten thousand Actors that are created and destroyed, and ten thousand Instance Spots that are
+// TestBoundedObjects (I10): thousands of Actors that are created and destroyed, and of Instance Spots that are
 // activated and closed, under few names, leave nothing behind in the caller, the owner, or the server but one marker for
 // each name; and every life keeps I1 to I6. It runs alone, so that goroutines can be counted.
 func TestBoundedObjects(t *testing.T) {
@@ -69,9 +71,12 @@ func TestBoundedObjects(t *testing.T) {
 	}
 	round(2 * objectNames) // whatever is made once is there, the markers included
 	before := quiet(t, s.Bed, node)
-	began := time.Now()
-	round(lives)
-	t.Logf("%d lives of each kind in %v", lives, time.Since(began))
+	began, n := time.Now(), lives
+	if *matrix == "whole" {
+		n = wholeLives
+	}
+	round(n)
+	t.Logf("%d lives of each kind in %v", n, time.Since(began))
 	e := &history.Evidence{Before: before, Allowed: map[string]int{
 		"caller's goroutines": 10, "member's goroutines": 10, "member's files": 4, "member's heap, MiB": 16,
 		"server's subscriptions": 2, "server's connections": 0, "consumers": 0, "records": 2,

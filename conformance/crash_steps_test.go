@@ -18,6 +18,8 @@ type scenario struct {
 	name string
 	// struck are the processes that a fault may strike. The first is the one that carries out the steps.
 	struck []string
+	// quick is the fault that a caller suffers with each change.
+	quick string
 	// first prepares the mesh before the acting member "a" is there, then prepares it afterwards.
 	first, then func(t *testing.T, c *crash)
 	// byActor is true when the acting member itself issues the operations.
@@ -85,7 +87,7 @@ func all(parts ...[]step) (steps []step) {
 
 // scenarios are the rows of the crash matrix.
 var scenarios = []scenario{
-	{name: "creation", struck: []string{"creator", "caller"}, steps: all(
+	{name: "creation", struck: []string{"creator", "caller"}, quick: killed, steps: all(
 		write("Creating write", kvlocation.ClassActor, 1),
 		[]step{code("factory", kvlocation.ClassActor, journal.Factory)},
 		write("Ready write", kvlocation.ClassActor, 2),
@@ -96,7 +98,7 @@ var scenarios = []scenario{
 		[]step{code("activation callback", kvlocation.ClassInstanceSpot, journal.Activate),
 			code("first turn", kvlocation.ClassInstanceSpot, journal.Turn), answer(kvlocation.ClassInstanceSpot)},
 	)},
-	{name: "taking over", struck: []string{"taker-over", "caller"}, first: unfinished, steps: all(
+	{name: "taking over", struck: []string{"taker-over", "caller"}, quick: cutOff, first: unfinished, steps: all(
 		write("takeover write", kvlocation.ClassInstanceSpot, 1),
 		[]step{code("factory", kvlocation.ClassInstanceSpot, journal.Factory)},
 		write("Ready write", kvlocation.ClassInstanceSpot, 2),
@@ -110,7 +112,7 @@ var scenarios = []scenario{
 		write("release write", kvlocation.ClassInstanceSpot, 1),
 		ofLease("proof that the owner is gone", "z1", before), ofLease("proof that the owner is gone", "z2", after),
 	)},
-	{name: "coming back", struck: []string{"owner", "caller"}, lapses: true, then: lapsed, steps: all(
+	{name: "coming back", struck: []string{"owner", "caller"}, quick: frozen, lapses: true, then: lapsed, steps: all(
 		write("adoption write", kvlocation.ClassActor, 1),
 		[]step{code("activation callback", kvlocation.ClassActor, journal.Activate),
 			code("turn", kvlocation.ClassActor, journal.Turn), answer(kvlocation.ClassActor)},
@@ -217,8 +219,8 @@ func (o *pinned) begin(t *testing.T) { o.id = o.c.user.Begin(o.act) }
 func (o *pinned) arrive(t *testing.T) {
 	t.Helper()
 	fabrictest.Eventually(t, bed.Long, o.String()+" is reached", func() bool {
-		if o.code != "" && len(o.c.Noted(t, o.key(), o.code)) > o.was {
-			return true
+		if o.code != "" {
+			return len(o.c.Noted(t, o.key(), o.code)) > o.was // its operation may have ended: an Actor is activated once it is Ready
 		}
 		for _, a := range o.arms {
 			if a.Count() > 0 {

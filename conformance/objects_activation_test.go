@@ -13,7 +13,6 @@ import (
 	"natsfabric/conformance/internal/bed"
 	"natsfabric/conformance/internal/history"
 	"natsfabric/conformance/internal/journal"
-	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
@@ -178,8 +177,7 @@ func closedIsMissing(t *testing.T) {
 		if e := s.Record(t, s.client.Store(), visit.Key()); e.Phase() != kvlocation.PhaseMissing {
 			t.Errorf("%s: the record is %s", what, e.Phase())
 		}
-		// A route that is still good for its owner may be found out first.
-		fabrictest.Eventually(t, bed.Long, what+": it is Missing", func() bool { return errors.Is(s.user.Do(t, plain).Err, outcome.NotFound) })
+		s.missing(t, what, plain)
 		st := s.do(t, visit).State(t)
 		if st.Generation <= g || st.OwnerGeneration != 1 || st.Turns != 1 {
 			t.Errorf("%s: activated as %+v, was generation %d", what, st, g)

@@ -127,13 +127,7 @@ func objectsStopWithTheLease(t *testing.T) {
 	if now.Record.Owner.Lease <= was.Record.Owner.Lease || now.Record.Owner.Lifecycle != was.Record.Owner.Lifecycle {
 		t.Errorf("served under %+v, was %+v", now.Record.Owner, was.Record.Owner)
 	}
-	fabrictest.Eventually(t, bed.Long, "what was released meanwhile is not found", func() bool {
-		r := s.user.Do(t, lost)
-		if r.Err == nil {
-			t.Errorf("released meanwhile, it answered %q", r.Reply)
-		}
-		return errors.Is(r.Err, outcome.NotFound) && errors.Is(r.Err, outcome.NotAccepted)
-	})
+	s.missing(t, "released meanwhile", lost)
 	s.do(t, timed)
 	fabrictest.Eventually(t, bed.Long, "the timer runs after the adoption", func() bool {
 		return len(s.Noted(t, timed.Key(), journal.Turn)) >= 3

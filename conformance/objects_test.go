@@ -110,7 +110,7 @@ func (s *scene) judgeAs(t *testing.T, lapsed bool, more ...*bed.User) *history.E
 	if !lapsed {
 		s.Settle(t, ops)
 	}
-	s.CatchUp(t)
+	s.CatchUp(t, ops)
 	e := s.Evidence(t, ops)
 	e.Lapsed = lapsed
 	bed.Judge(t, e, append([]history.Validator{history.OneOwner, history.InOrder}, always...)...)
@@ -141,6 +141,19 @@ func (s *scene) unavailable(t *testing.T, what string, u *bed.User, a bed.Act) {
 	for range 3 {
 		want(t, what, u.Do(t, a).Op, outcome.Unavailable, outcome.NotAccepted)
 	}
+}
+
+// missing waits until an ordinary message hears that there is no object. A route that was good until now is found out
+// first; nothing answers.
+func (s *scene) missing(t *testing.T, what string, a bed.Act) {
+	t.Helper()
+	fabrictest.Eventually(t, bed.Long, what+": it is not found", func() bool {
+		r := s.user.Do(t, a)
+		if r.Err == nil {
+			t.Errorf("%s: it answered %q", what, r.Reply)
+		}
+		return errors.Is(r.Err, outcome.NotFound) && errors.Is(r.Err, outcome.NotAccepted)
+	})
 }
 
 // answers waits until an object answers, and returns the state.

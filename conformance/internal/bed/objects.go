@@ -109,9 +109,9 @@ func (b *Bed) WatchRecords(t testing.TB) {
 	}
 }
 
-// CatchUp waits until the last write of each object that the journal names is noted, too: the store's notices may be behind
-// the answers of operations.
-func (b *Bed) CatchUp(t testing.TB) {
+// CatchUp waits until the last write of each object to which an operation went is noted, too: the store's notices may be
+// behind the answers of operations.
+func (b *Bed) CatchUp(t testing.TB, ops []history.Op) {
 	t.Helper()
 	js, err := jetstream.New(b.Plain(t))
 	if err != nil {
@@ -124,16 +124,16 @@ func (b *Bed) CatchUp(t testing.TB) {
 		t.Fatal(err)
 	}
 	last := map[string]uint64{}
-	for _, e := range b.Journal(t) {
-		if _, known := last[e.Object]; known {
+	for _, op := range ops {
+		if _, known := last[op.Object]; known || op.Object == "" {
 			continue
 		}
-		m, err := stream.GetLastMsgForSubject(ctx, RecordSubject(e.Object))
+		m, err := stream.GetLastMsgForSubject(ctx, RecordSubject(op.Object))
 		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 			t.Fatal(err)
 		}
-		if last[e.Object] = 0; m != nil {
-			last[e.Object] = m.Sequence
+		if last[op.Object] = 0; m != nil {
+			last[op.Object] = m.Sequence
 		}
 	}
 	fabrictest.Eventually(t, Long, "every write of a record is noted", func() bool {
