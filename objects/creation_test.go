@@ -153,7 +153,12 @@ func TestFactoryFailures(t *testing.T) {
 	m := newMesh(t)
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
-	bad := func(name string, f Factory) []Type {
+	var runs atomic.Int64
+	bad := func(name string, made Factory) []Type {
+		f := func(ctx context.Context, self *Self, input []byte) (Object, error) {
+			runs.Add(1)
+			return made(ctx, self, input)
+		}
 		return []Type{
 			{Name: name, Class: kvlocation.ClassActor, New: f, CreateTimeout: 400 * time.Millisecond},
 			{Name: name, Class: kvlocation.ClassInstanceSpot, New: f, CreateTimeout: 400 * time.Millisecond},
@@ -170,6 +175,9 @@ func TestFactoryFailures(t *testing.T) {
 		{"ours", outcome.Rejected, "not you", func(context.Context, *Self, []byte) (Object, error) {
 			return nil, outcome.New("check", outcome.Rejected, outcome.Unknown, "", "not you")
 		}},
+		{"away", outcome.Unavailable, "elsewhere", func(context.Context, *Self, []byte) (Object, error) {
+			return nil, outcome.New("check", outcome.Unavailable, outcome.NotAccepted, "", "try elsewhere")
+		}},
 		{"panic", outcome.InternalFailure, "oh dear", func(context.Context, *Self, []byte) (Object, error) { panic("oh dear") }},
 		{"nothing", outcome.InternalFailure, "no object", func(context.Context, *Self, []byte) (Object, error) { return nil, nil }},
 		{"stuck", outcome.InternalFailure, "400ms", func(context.Context, *Self, []byte) (Object, error) { <-release; return HandlerFunc(nil), nil }},
@@ -183,12 +191,16 @@ func TestFactoryFailures(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for i, from := range []*meshNode{a, b, client} {
 				id := fmt.Sprintf("%s-%d", c.name, i)
+				before := runs.Load()
 				_, err := from.Actors().Create(m.ctx(), c.name, id, nil)
 				wantError(t, err, c.kind, outcome.NotAccepted, c.words, id)
 				_, err = from.Spots().Request(m.ctx(), id, []byte("first"), WithInstance(c.name))
 				wantError(t, err, c.kind, outcome.NotAccepted, c.words)
 				err = from.Spots().Send(m.ctx(), id, []byte("first"), WithInstance(c.name))
 				wantError(t, err, c.kind, outcome.NotAccepted, c.words)
+				if n := runs.Load() - before; n != 3 {
+					t.Fatalf("3 operations ran %d factories", n)
+				}
 				for _, k := range []kvlocation.ObjectKind{kvlocation.KindActor, kvlocation.KindSpot} {
 					if e := m.entry(a, k, id); e.Phase() != kvlocation.PhaseMissing {
 						t.Fatalf("the record is %+v", e.Record)

@@ -82,6 +82,9 @@ func TestMembership(t *testing.T) {
 	}}
 	lobby := Type{Name: "lobby", Class: kvlocation.ClassEntrySpot, New: func(context.Context, *Self, []byte) (Object, error) {
 		return HandlerFunc(func(_ context.Context, req *Request) (Reply, error) {
+			if string(req.Data()) == "end" {
+				req.Self().Close()
+			}
 			return Reply{Data: []byte("lobby of " + req.Self().RID())}, nil
 		}), nil
 	}}
@@ -115,6 +118,12 @@ func TestMembership(t *testing.T) {
 			_, err = n.Spots().Request(m.ctx(), "entry:z", nil)
 			wantError(t, err, outcome.NotFound, outcome.NotAccepted)
 			wantError(t, n.Spots().Close(m.ctx(), entry), outcome.InvalidOperation, outcome.NotAccepted)
+			if _, err := n.Spots().Request(m.ctx(), entry.ID, []byte("end")); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := n.Spots().Broadcast(m.ctx(), entry, []byte("all")); err != nil || r.Accepted != 2 {
+				t.Fatalf("%+v, %v", r, err)
+			}
 			if loc, err := n.Spots().Find(m.ctx(), entry.ID); err != nil || loc.RID != "a" || !loc.Alive || loc.Type != "lobby" {
 				t.Fatalf("%+v, %v", loc, err)
 			}
@@ -161,7 +170,7 @@ func TestMembership(t *testing.T) {
 		fabrictest.Eventually(t, long, "all have heard", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
-			return len(heard["u0"]) == 4 && len(heard["u1"]) == 4 && len(heard["u2"]) == 4 && len(heard["u3"]) == 0
+			return len(heard["u0"]) == 4+3 && len(heard["u1"]) == 4 && len(heard["u2"]) == 4+3 && len(heard["u3"]) == 0
 		})
 	})
 	t.Run("moves", func(t *testing.T) {

@@ -186,6 +186,35 @@ func TestGateway(t *testing.T) {
 			t.Fatalf("%s: %v", subject, e)
 		}
 	}
+	// What a client says in the fabric's own headers counts no further than it is documented.
+	var seen nats.Header
+	tp.mu.Lock()
+	tp.onTurn = func(ctx context.Context, req *Request) (Reply, error, bool) {
+		if req.Self().ID() != "käse" {
+			return Reply{}, nil, false
+		}
+		tp.mu.Lock()
+		seen = req.Header()
+		tp.mu.Unlock()
+		_, err := req.Self().Actors().Request(ctx, "y", nil)
+		return Reply{}, err, true
+	}
+	tp.mu.Unlock()
+	forged := nats.Header{"Fabric-Chain": {strings.Repeat("actor/z,", 15) + "actor/z"}, "Fabric-Intent": {""}, "traceparent": {"00-1-2-01"}}
+	for range 10 {
+		if _, e, _ := ask("fab.m.call.actor."+token, forged); e != nil {
+			t.Fatal(e)
+		}
+		tp.mu.Lock()
+		got := seen
+		tp.mu.Unlock()
+		if len(got) != 1 || len(got["traceparent"]) != 1 {
+			t.Fatalf("the handler saw %v", got)
+		}
+	}
+	tp.mu.Lock()
+	tp.onTurn = nil
+	tp.mu.Unlock()
 	// Without a reply subject it is a Send.
 	before := len(tp.ran("y"))
 	for range 4 {
@@ -307,6 +336,42 @@ func TestShutdown(t *testing.T) {
 	_, err = a.Actors().Create(m.ctxFor(time.Second), "user", "late", nil)
 	if err == nil {
 		t.Fatal("a service that was closed created something")
+	}
+}
+
+// A creation that is under way when its node is shut down in order comes to its end before.
+func TestShutdownWaitsForCreations(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	begun, release := make(chan struct{}), make(chan struct{})
+	tp.onFactory = func(context.Context, *Self, []byte) error {
+		close(begun)
+		<-release
+		return nil
+	}
+	a := m.node("a", types(tp.typ(kvlocation.ClassActor, "user")))
+	c := m.client()
+	made := make(chan error, 1)
+	go func() {
+		_, err := c.Actors().Create(m.ctx(), "user", "x", nil)
+		made <- err
+	}()
+	<-begun
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		a.stop()
+	}()
+	fabrictest.Eventually(t, long, "the node refuses what is new", func() bool { return a.rt.draining.Load() })
+	_, err := a.Actors().Create(m.ctx(), "user", "y", nil)
+	wantError(t, err, outcome.ShuttingDown, outcome.NotAccepted)
+	close(release)
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	<-stopped
+	if p := m.entry(c, kvlocation.KindActor, "x").Phase(); p != kvlocation.PhaseReady {
+		t.Fatalf("the record is %s", p)
 	}
 }
 
