@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
 	"natsfabric/fabrictest"
@@ -277,14 +278,20 @@ func TestDisplaced(t *testing.T) {
 		fabrictest.Eventually(t, readyIn, name, d.Displaced)
 		publish(name)
 	}
-	// Unheard: only a full read shows it. The marker of the deletion is gone too.
-	p.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Subject: m.notice(descKey("n1")), Times: -1, Action: fabrictest.Drop})
-	gone := nats.NewMsg(m.key(descKey("n1")))
-	gone.Header = nats.Header{"KV-Operation": {"PURGE"}, "Nats-Rollup": {"sub"}, "Nats-TTL": {"1"}}
-	if _, err := other.nc.RequestMsg(gone, 5*time.Second); err != nil {
+	// Nothing tells of it, and nothing is left of it: only a full read shows it.
+	js, err := jetstream.New(other.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := js.Stream(testContext(t), "KV_FABRIC_m_NODES")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Purge(testContext(t), jetstream.WithPurgeSubject(m.key(descKey("n1")))); err != nil {
 		t.Fatal(err)
 	}
 	fabrictest.Eventually(t, readyIn, "a full read shows it", func() bool { return d.Resync(testContext(t)) == nil && d.Displaced() })
+	publish("again")
 }
 
 func TestMembersByType(t *testing.T) {

@@ -83,6 +83,10 @@ func TestFault(t *testing.T) {
 	if err := p.Fault(); !errors.Is(err, outcome.Unavailable) || p.missing() != nil {
 		t.Errorf("after a long silence: %v", err)
 	}
+	p.setFault(notConfigured("check", "stream", ErrStreamMissing), ago(0))
+	if err := p.Fault(); !errors.Is(err, ErrStreamMissing) || p.missing() == nil {
+		t.Errorf("a missing stream: %v", err)
+	}
 	p.setFault(nil, ago(0))
 	if err := p.Fault(); err != nil {
 		t.Errorf("after a good check: %v", err)

@@ -335,7 +335,7 @@ func (p *parser) time() (t time.Time) {
 	return t
 }
 
-// raw returns the value that comes next, of whatever type but null.
+// raw returns the value that comes next, of whatever type.
 func (p *parser) raw() json.RawMessage {
 	begin, depth, quoted := p.at, 0, false
 	for ; p.at < len(p.data); p.at++ {
@@ -351,7 +351,7 @@ func (p *parser) raw() json.RawMessage {
 			depth--
 		case depth == 0 && (c == ',' || c == '}'):
 			v := p.data[begin:p.at:p.at]
-			if !json.Valid(v) || string(v) == "null" || space(v[0]) || space(v[len(v)-1]) {
+			if !json.Valid(v) || space(v[0]) || space(v[len(v)-1]) {
 				p.failed = true
 			}
 			return v

@@ -236,6 +236,17 @@ func FuzzRecordParse(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b)
-	f.Add([]byte(`{"v":1,"phase":"ready","owner":{"rid":"a"},"move":{"op":[1,"]"]},"with":null,"ops":[]}`))
+	for _, s := range []string{
+		`{"v":1,"phase":"ready","owner":{"rid":"a"},"move":{"op":[1,"]"]},"with":null,"ops":[]}`,
+		`{"v":1,"write":18446744073709551616}`, `{"v":1,"write":99999999999999999999999}`, `{"v":1,"write":9223372036854775808}`,
+		`{"v":9223372036854775808}`, `{"v":01}`, `{"v":-1}`, `{"v":1.0}`, `{"v":1}}`, `{"v":1} `, `{"v":1,}`, `{,"v":1}`, `{}`, `{"":1}`,
+		`{"v":1,"with":{]}}`, `{"v":1,"with":tru}`, `{"v":1,"with":1 }`, `{"v":1,"with": 1}`, `{"v":1,"with":{"a": 1}}`, `{"v":1,"with":}`,
+		`{"v":1,"with":"a"}","activation":["\"]}`, `{"v":1,"with":"a}`, `{"v":1,"v":2,"ops":["a"],"ops":["b","c"]}`, `{"V":1,"Phase":"x"}`,
+		`{"v":1,"created":"2026-01-02T03:04:05Z","updated":"2026-01-02t03:04:05Z"}`, `{"v":1,"created":"2026-01-02T03:04:05,1Z"}`,
+		`{"v":1,"ops":null}`, `{"v":1,"ops":[1]}`, `{"v":1,"ops":["a",]}`, `{"v":1,"type":"A"}`, `{"v":1,"type":null}`, `{"v":1,"owner":{}}`,
+		`{"v":1,"owner":{"rid":"a"},"owner":{"lease":2}}`, `{"v":1,"owner":null}`, `{"v":1,"future":1}`,
+	} {
+		f.Add([]byte(s))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) { checkParse(t, data) })
 }

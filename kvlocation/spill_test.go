@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +105,39 @@ func TestSpill(t *testing.T) {
 			t.Errorf("dropped with TTL %q, %d messages", got, n)
 		}
 	})
+}
+
+// TestSpillReadAtReplicaBehind reads data at once while one replica lacks it: what is there is never said to be gone.
+func TestSpillReadAtReplicaBehind(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, 3)
+	leading := b.cluster.StreamLeader(t, "FABRIC_m_RELAY")
+	leader := slices.Index(b.servers, leading)
+	behind, reader := (leader+1)%3, (leader+2)%3
+	p := b.partyAt(t, reader, time.Second)
+	link := b.cluster.Link(t, leader, behind)
+	link.Apply(fabrictest.Hang)
+	defer link.Heal()
+	at, err := p.Spill(testContext(t), ObjectKey{Kind: KindActor, ID: "a"}, nuid.Next(), []byte("data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale := false
+	for start := time.Now(); !stale && time.Since(start) < 10*time.Second; {
+		m, err := p.get(testContext(t), p.relay, at.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stale = m == nil
+	}
+	if !stale {
+		t.Fatal("no answer of the replica that is behind was provoked")
+	}
+	for range 12 {
+		if data, err := p.FetchSpilled(testContext(t), again(t, at)); err != nil || string(data) != "data" {
+			t.Fatalf("%q, %v", data, err)
+		}
+	}
 }
 
 // TestSpillGoesAway waits for what nobody kept and for the marker of what was dropped. One server: the expiry is its
