@@ -65,7 +65,7 @@ type RuntimeSnapshot struct {
 	// how many objects have mail and wait for a worker: more than 0 for long means that MaxTurns is reached, or that
 	// the lease has lapsed.
 	Workers, MaxTurns, Queued int
-	// Timers is how many timers are set.
+	// Timers is how many timers are set, those with which the runtime looks for idle objects included.
 	Timers int
 	// Lapsed is true while the node's lease has lapsed, so that nothing runs.
 	Lapsed bool

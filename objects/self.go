@@ -85,7 +85,7 @@ func (s *Self) Broadcast(ctx context.Context, data []byte) (BroadcastResult, err
 // Spot returns the Spot that the Actor is in; ok is false for a Spot.
 func (s *Self) Spot() (spot SpotRef, ok bool) { return s.o.rt.back.selfSpot(s.o) }
 
-// Close asks for the object's end after the present turn: what waits then ends with Unavailable and Accepted. An Entry
+// Close asks for the object's end after the present turn: what waits then ends with NotFound and Accepted. An Entry
 // Spot lives as long as its node, and takes no notice.
 func (s *Self) Close() { s.o.askClose(CloseSelf) }
 

@@ -17,7 +17,7 @@ const (
 	// DefaultMailbox and DefaultMailboxBytes bound what waits for one object.
 	DefaultMailbox      = 1024
 	DefaultMailboxBytes = 4 << 20
-	// DefaultCreateTimeout bounds the factory, and the activation callback.
+	// DefaultCreateTimeout is the default of Type.CreateTimeout.
 	DefaultCreateTimeout = 30 * time.Second
 	// MaxCreateTimeout is the greatest CreateTimeout: below the time for which a first message is kept.
 	MaxCreateTimeout = 5 * time.Minute
@@ -109,7 +109,7 @@ type PanicPolicy uint8
 const (
 	// KeepOnPanic keeps the object as the panic left it.
 	KeepOnPanic PanicPolicy = iota
-	// DestroyOnPanic closes it; what waits ends with Unavailable and Accepted.
+	// DestroyOnPanic closes it; what waits ends with NotFound and Accepted.
 	DestroyOnPanic
 )
 
@@ -128,7 +128,8 @@ type Type struct {
 	// Mailbox and MailboxBytes bound what waits for one object. Default 1,024 messages and 4 MiB. What does not fit
 	// is refused: CapacityExceeded to a caller in this process, Unavailable to one elsewhere, both NotAccepted.
 	Mailbox, MailboxBytes int
-	// CreateTimeout bounds the factory, and each run of the activation callback. Default 30 s, at most 5 min.
+	// CreateTimeout bounds a creation at this node, from the first write of its record to the last, the factory
+	// included; and each run of the activation callback. Default 30 s, at most 5 min.
 	CreateTimeout time.Duration
 	// OnPanic says what becomes of an object whose turn panicked. Default: it is kept.
 	OnPanic PanicPolicy
