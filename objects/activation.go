@@ -127,7 +127,7 @@ func (r *routed) Reply(data []byte, h nats.Header) {
 }
 
 // storedMail is the envelope of a stored first message; nil when there is none, or nobody waits for it any more: past its
-// deadline it is not run (design 9), and its caller hears that.
+// deadline it is not run, and its caller hears that.
 func (s *Service) storedMail(o *object, first *firstDoc) *envelope {
 	if first == nil {
 		return nil
@@ -385,7 +385,7 @@ func (s *Service) encodeDoc(ctx context.Context, key kvlocation.ObjectKey, doc *
 		return nil, &refusal{err: outcome.New("create", outcome.CapacityExceeded, outcome.NotAccepted, key.String(),
 			fmt.Sprintf("creation input and first message of %d bytes make %d bytes, the store takes %d", doc.size(), len(whole), most)), final: true}
 	}
-	spilled, err := s.store.Spill(ctx, key, newOpID(), whole)
+	spilled, err := s.store.Spill(ctx, key, nuid.Next(), whole)
 	if err != nil {
 		e := plainCreate(err)
 		e.Acceptance = outcome.NotAccepted // whatever was written, no record points to it
@@ -394,8 +394,6 @@ func (s *Service) encodeDoc(ctx context.Context, key kvlocation.ObjectKey, doc *
 	doc.spill = &spilled
 	return json.Marshal(activationDoc{Spilled: &spilled})
 }
-
-func newOpID() string { return nuid.Next() }
 
 // decodeDoc reads the field activation. DataLost: it is not there, or what it points to is gone.
 func (s *Service) decodeDoc(ctx context.Context, e kvlocation.Entry) (doc activationDoc, err error) {
@@ -478,9 +476,23 @@ func (s *Service) dropSpilledOf(e kvlocation.Entry) {
 	}
 }
 
-// dropSpilled removes what no record points to any more. A failure leaves it to its time, or to nobody's harm.
+// dropSpilled removes what no record points to any more: at once, or in the background when the store is away.
 func (s *Service) dropSpilled(p kvlocation.Spilled) {
-	if err := s.store.DropSpilled(s.ctx, p); err != nil {
+	const tries = 10
+	err := s.store.DropSpilled(s.ctx, p)
+	if err == nil {
+		return
+	}
+	again := s.spawn(func() {
+		for try := 0; err != nil && try < tries && s.ctx.Err() == nil; try++ {
+			s.pause(time.Second)
+			err = s.store.DropSpilled(s.ctx, p)
+		}
+		if err != nil {
+			s.log.Warn("spilled input was not removed", zap.Stringer("data", p), zap.Error(err))
+		}
+	})
+	if !again {
 		s.log.Warn("spilled input was not removed", zap.Stringer("data", p), zap.Error(err))
 	}
 }

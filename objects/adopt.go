@@ -29,7 +29,7 @@ func (s *Service) owner() kvlocation.Owner {
 	return kvlocation.Owner{RID: s.cfg.RID, Lifecycle: s.cfg.Lifecycle, Lease: s.leaseGeneration()}
 }
 
-// adopt puts the present lease generation into the record of an object whose lease had lapsed (design 7). Until that is
+// adopt puts the present lease generation into the record of an object whose lease had lapsed. Until that is
 // definite the object runs nothing and is not dropped: an attempt of unknown result is repaired by the next one, which
 // begins with what the record says. errLost: the record belongs to nobody here any more.
 func (s *Service) adopt(ctx context.Context, o *object) error {
@@ -73,19 +73,25 @@ func (s *Service) ownEntry(ctx context.Context, o *object) (kvlocation.Entry, er
 	return e, err
 }
 
-// present returns the object that this node has of an ID; nil for none. After a lapse of the lease only the record says
-// whether an instance in memory is still the object: one that is not is dropped. The error is the store's: nobody can tell.
+// present returns the object that this node has of an ID; nil for none. One that was not adopted under the present lease
+// speaks for its ID only if its record, read now, confirms it; else it is dropped. The error is the store's: nobody can
+// tell.
 func (s *Service) present(ctx context.Context, key kvlocation.ObjectKey) (*object, error) {
 	o := s.rt.find(key.Kind, key.ID)
-	if o == nil || isEntry(key) || s.leaseGeneration() == s.firstLease || o.isCreating() {
+	if o == nil || isEntry(key) || o.isCreating() || s.adopted(o) {
 		return o, nil
 	}
-	_, err := s.ownEntry(ctx, o)
-	if errors.Is(err, errLost) {
+	e, err := s.store.Read(ctx, key)
+	if err == nil && !s.owns(e, o) {
 		s.rt.drop(o, lostError("turn", o))
 		return nil, nil
 	}
 	return o, err
+}
+
+// adopted reports whether an object is open under the present lease, which admits.
+func (s *Service) adopted(o *object) bool {
+	return o.lease.Load() == s.leaseGeneration() && s.admit() == nil
 }
 
 // owns reports whether an entry is that of an open object of this node.

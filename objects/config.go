@@ -30,9 +30,7 @@ const (
 	MaxTurns          = 1_000_000
 	MaxRouteTTL       = time.Hour
 	MaxRouteCache     = 10_000_000
-	MaxAuditRetention = 10 * 365 * 24 * time.Hour
-
-	maxCapacity = MaxCapacity
+	MaxAuditRetention = kvlocation.MaxAuditRetention
 )
 
 // Config says what a Service works with. Mesh, Store, Directory and Router are required; the zero value of every other

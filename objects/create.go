@@ -28,6 +28,11 @@ func (r createReply) place() place {
 	return place{rid: r.RID, lifecycle: r.Lifecycle, generation: r.Generation, ownerGeneration: r.OwnerGeneration, phase: kvlocation.PhaseReady}
 }
 
+// replyAt says that an object is at p.
+func replyAt(p place) createReply {
+	return createReply{RID: p.rid, Lifecycle: p.lifecycle, Generation: p.generation, OwnerGeneration: p.ownerGeneration}
+}
+
 // created is the result of a creation for its caller.
 type created struct {
 	generation uint64
@@ -61,6 +66,8 @@ func (s *Service) create(ctx context.Context, op string, class Class, typ, id st
 	if err != nil {
 		return created{}, err
 	}
+	ctx, cancel := s.bound(ctx) // all nodes that are asked share the operation's time
+	defer cancel()
 	intent := intentGetOrCreate
 	if exclusive {
 		intent = intentCreate
@@ -203,7 +210,7 @@ func (s *Service) await(ctx context.Context, f *flight, key kvlocation.ObjectKey
 			if exclusive {
 				return createReply{}, alreadyExists(key, at)
 			}
-			return createReply{RID: at.rid, Lifecycle: at.lifecycle, Generation: at.generation, OwnerGeneration: at.ownerGeneration}, nil
+			return replyAt(at), nil
 		}
 	}
 	return createReply{}, f.err
@@ -226,7 +233,7 @@ func (s *Service) existing(o *object, reg *regType, exclusive bool) (createReply
 	if exclusive {
 		return createReply{}, alreadyExists(key, at)
 	}
-	return createReply{RID: at.rid, Lifecycle: at.lifecycle, Generation: at.generation, OwnerGeneration: at.ownerGeneration}, nil
+	return replyAt(at), nil
 }
 
 // placeHere is where an object of this node is.

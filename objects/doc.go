@@ -31,8 +31,9 @@
 //     are one flight; whoever else tries loses the compare-and-set on the Creating record. A node that dies between
 //     Creating and Ready leaves the record with its input: the next operation makes on from it, at another node, under the
 //     same ObjectGeneration and the next owner generation, or cancels exactly that record.
-//   - At most once (I2): an operation is delivered to one mailbox. It goes on from the node that was asked first to another
-//     only when that one certainly began nothing, once, within the operation's deadline.
+//   - At most once (I2): an operation is delivered to one mailbox. The nodes that may make an object are asked one after
+//     the other, only while those before certainly began nothing; where one says that the object is, the operation goes on
+//     there, once, within its deadline.
 //   - The first message of a cold activation stands in the Creating record, and runs at the head of the mailbox, here or
 //     where the record is taken over; past its deadline it does not run. Its caller hears Accepted only once the object is
 //     Ready with the message at the head, and a refusal only once the cancel has won; all else is Unknown.
@@ -63,14 +64,15 @@
 //
 // # Files
 //
-//   - service.go, config.go, actors.go, spots.go, ref.go, type.go, request.go, self.go, location.go are the surface.
+//   - service.go, config.go, actors.go, spots.go, ref.go, type.go, typed.go, request.go, self.go, location.go are the
+//     surface.
 //   - call.go is the caller of a message, route.go the cache of routes, placement.go the choice of a node, chaincall.go
 //     what a call out of a turn carries.
 //   - inbound.go is what other nodes ask, gateway.go what plain NATS clients ask.
 //   - create.go, flight.go and activation.go make objects; settle.go pursues record writes; adopt.go keeps objects after a
 //     lapse; end.go closes them; release.go takes them from the dead.
 //   - membership.go and broadcast.go are Spots and their members, entry.go the Entry Spot, explain.go and list.go what
-//     operators ask.
+//     operators ask, stats.go the counters of all this; pool.go keeps its goroutines.
 //   - object.go, mailbox.go, turn.go, deal.go, scheduler.go, timer.go, waiter.go, chain.go, registry.go, refusal.go,
-//     metrics.go, stats.go and stop.go run the turns.
+//     instant.go, metrics.go (the counters of turns) and stop.go run the turns.
 package objects

@@ -25,7 +25,7 @@ func (s *Service) facts(key kvlocation.ObjectKey) (any, error) {
 	case objectCreating:
 		f.State = "creating"
 	case objectOpen:
-		f.State = "ready"
+		f.State, f.MustAdopt = "ready", o.lease.Load() != s.leaseGeneration()
 	case objectClosing:
 		f.State = "closing"
 	default:
@@ -35,22 +35,11 @@ func (s *Service) facts(key kvlocation.ObjectKey) (any, error) {
 	if d, ok := o.running(); ok {
 		f.RunningMillis = max(1, d.Milliseconds())
 	}
-	f.Timers = s.timersOf(o)
+	f.Timers = o.timerCount()
 	if m := o.m.Load(); m != nil {
 		f.Members = len(m.list())
 	}
 	return f, nil
-}
-
-// timersOf counts the timers that an object has set.
-func (s *Service) timersOf(o *object) int {
-	c := s.rt.clock
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if o.timers == nil {
-		return 0
-	}
-	return len(o.timers.named)
 }
 
 // Explain says why a call to an object would succeed or fail now, and by which rule. It changes nothing. Its error is

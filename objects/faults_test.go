@@ -77,7 +77,7 @@ func TestUnknownIsPursued(t *testing.T) {
 	t.Parallel()
 	m, tp := newMesh(t), newTape()
 	a := m.node("a", types(tp.typ(kvlocation.ClassActor, "user")))
-	c := m.client()
+	c := m.node("b") // which says its deadline, as a client without the store's clock does not
 	for nth, step := range []string{"creating", "ready"} {
 		armed := a.proxy.Arm(fabrictest.Trigger{
 			Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindActor, step), Nth: nth + 1, Answer: true, Times: -1, Action: fabrictest.Drop,
@@ -277,7 +277,7 @@ func TestTakeover(t *testing.T) {
 }
 
 // A first message whose deadline has passed does not run where its record is taken over, and a record whose input is gone
-// is cancelled, which is DataLost (design 9).
+// is cancelled, which is DataLost.
 func TestTakeoverOfWhatIsGone(t *testing.T) {
 	t.Parallel()
 	m, tp := newMesh(t), newTape()

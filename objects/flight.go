@@ -86,7 +86,8 @@ type order struct {
 }
 
 // begin starts a flight unless one is under way, which is returned, or the object is open, for which nil is. own is
-// true when it took the order; of an order that is inline the caller then runs the flight (fly). The error says that nothing was begun; the order's mail is then still the caller's.
+// true when it took the order; of an order that is inline the caller then runs the flight (fly). The error says that
+// nothing was begun; the order's mail is then still the caller's.
 func (s *Service) begin(ord *order) (f *flight, own bool, err error) {
 	if err := s.admit(); err != nil {
 		return nil, false, err
@@ -175,7 +176,9 @@ func (s *Service) bringUp(o *object, ord *order) (createReply, error) {
 	}
 	at := placeOf(sec.at)
 	o.open(inst, at.generation, at.ownerGeneration, sec.at.Record.Owner.Lease, s.storedMail(o, sec.stored))
-	return createReply{RID: at.rid, Lifecycle: at.lifecycle, Generation: at.generation, OwnerGeneration: at.ownerGeneration, Created: ord.found == nil && sec.own}, nil
+	reply := replyAt(at)
+	reply.Created = ord.found == nil && sec.own
+	return reply, nil
 }
 
 // errTooLate is the cause with which a creation's context ends.

@@ -29,7 +29,7 @@ const (
 	verbEnd      = "end"     // Destroy or Close of an exact incarnation
 	verbJoin     = "join"    // a Spot's turn: take an Actor in
 	verbLeave    = "leave"   // a Spot's turn: let an Actor go
-	verbWith     = "with"    // an Actor's turn, asked for by a turn of the Spot: write the membership
+	verbWith     = "with"    // write an Actor's membership, asked for by a turn of the Spot
 	verbLeft     = "left"    // tell a Spot that an Actor is no member any more
 	verbMembers  = "members" // list a Spot's members
 	verbCast     = "cast"    // broadcast to a Spot's members

@@ -38,7 +38,7 @@ func (n *meshNode) reunite() {
 }
 
 // After a lapse each object opens only after a compare-and-set that puts the new lease generation into its record, lazily;
-// its state in memory stays (design 7). While its owner is away nothing restores it elsewhere (FO-4.2c, FO-4.4d, FO-10.10).
+// its state in memory stays. While its owner is away nothing restores it elsewhere (FO-4.2c, FO-4.4d, FO-10.10).
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	m, tp := newMesh(t), newTape()
@@ -79,6 +79,16 @@ func TestAdoption(t *testing.T) {
 	}
 	if e := m.entry(c, kvlocation.KindActor, ref.ID); e.Record.Owner.Lease == a.lease.Generation() {
 		t.Fatal("an object that was not asked was adopted")
+	}
+	mustAdopt := func(id string, kind kvlocation.ObjectKind) bool {
+		e := must[Explanation](t)(c.Explain(m.ctx(), ExplainRequest{Kind: kind, ID: id}))
+		if e.Object == nil {
+			t.Fatalf("%+v", e)
+		}
+		return e.Object.MustAdopt
+	}
+	if !mustAdopt(ref.ID, kvlocation.KindActor) || mustAdopt(room, kvlocation.KindSpot) {
+		t.Fatal("explain does not tell what was adopted from what is still to be")
 	}
 	if got, created, err := c.Actors().GetOrCreate(m.ctx(), "user", ref.ID, nil); err != nil || created || got != ref {
 		t.Fatalf("%v, %v, %v", got, created, err)

@@ -99,7 +99,7 @@ type Explanation struct {
 
 // ObjectFacts is what an object's owner knows of it in memory.
 type ObjectFacts struct {
-	// State is creating, ready or closing.
+	// State is creating, ready, closing, or closed when it has just ended.
 	State string `json:"state"`
 	// Mail and MailBytes are what waits in the mailbox.
 	Mail      int `json:"mail"`
@@ -110,7 +110,7 @@ type ObjectFacts struct {
 	Timers int `json:"timers,omitempty"`
 	// Members is how many Actors have joined a Spot.
 	Members int `json:"members,omitempty"`
-	// MustAdopt is true when the object waits for its adoption after a lapse of the lease.
+	// MustAdopt is true after a lapse of the lease, until the object's next turn has adopted it.
 	MustAdopt bool `json:"must_adopt,omitempty"`
 	// LeaseAdmits is true while the owner's lease admits new work.
 	LeaseAdmits bool `json:"lease_admits"`

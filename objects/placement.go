@@ -65,8 +65,6 @@ func (s *Service) candidates(class Class, typ, id string) []Candidate {
 // expiredList is why nothing is concluded from what the directory does not list (FO-7b).
 const expiredList = "the directory has expired: the store did not answer for longer than its grace"
 
-const whyFullType = "no free slot"
-
 // unfit says why a node is not eligible for a new object of a type it lists; "" when it is.
 func (s *Service) unfit(m *kvlocation.Member, class Class, typ string) string {
 	t, ok := m.Type(class, typ)
@@ -78,7 +76,7 @@ func (s *Service) unfit(m *kvlocation.Member, class Class, typ string) string {
 	case m.Weight <= 0:
 		return "its weight is 0"
 	case t.Full:
-		return whyFullType
+		return "no free slot"
 	case m.RID == s.cfg.RID && m.Lifecycle == s.cfg.Lifecycle:
 		return ""
 	case !s.router.PeerSelectable(m):

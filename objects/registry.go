@@ -82,7 +82,7 @@ type runtime struct {
 // part is a part of the registry: by the hash of the ID, which is made once, and from there along object.same.
 type part struct {
 	mu    sync.RWMutex
-	kinds [2]map[uint64]*object // actors, spots
+	kinds [2]map[uint64]*object // by kindIndex
 }
 
 // period is one period in which the lease holds.
@@ -149,11 +149,8 @@ func (rt *runtime) typeOf(class Class, name string) *regType { return rt.byKey[t
 
 // place returns where an object stands in the registry.
 func (rt *runtime) place(kind kvlocation.ObjectKind, id string) (p *part, k int, hash uint64) {
-	if kind == kvlocation.KindSpot {
-		k = 1
-	}
 	hash = maphash.String(rt.seed, id)
-	return &rt.parts[hash%shards], k, hash
+	return &rt.parts[hash%shards], kindIndex(kind), hash
 }
 
 // find returns the object that this node owns or is creating; nil when there is none.

@@ -95,7 +95,7 @@ type routes struct {
 
 type routeShard struct {
 	mu sync.RWMutex
-	// by holds the routes of Actors and Spots apart, so that a look-up makes no key.
+	// by holds the routes of Actors and Spots apart (kindIndex), so that a look-up makes no key.
 	by [2]map[string]*route
 }
 

@@ -173,7 +173,7 @@ func (t *Type) check() error {
 		value          *int
 		standard, most int
 	}{
-		{"Capacity", &t.Capacity, DefaultCapacity, maxCapacity},
+		{"Capacity", &t.Capacity, DefaultCapacity, MaxCapacity},
 		{"Mailbox", &t.Mailbox, DefaultMailbox, maxMailbox},
 		{"MailboxBytes", &t.MailboxBytes, DefaultMailboxBytes, maxMailboxBytes},
 	} {
