@@ -58,9 +58,9 @@ func (cfg ClientConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Client calls channels, nodes and objects of a mesh without being a node of it: it holds no lease, publishes no descriptor and
-// serves nothing. All it writes to the store is a probe key of its own, which expires after a minute. Its methods are
-// safe for concurrent use.
+// Client calls channels, nodes and objects of a mesh without being a node of it: it holds no lease, publishes no
+// descriptor and serves nothing. All it writes to the store is a probe key of its own, which expires after a minute,
+// unless it is made to release objects. Its methods are safe for concurrent use.
 type Client struct {
 	cfg    ClientConfig
 	log    *zap.Logger

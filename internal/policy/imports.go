@@ -32,7 +32,6 @@ var rooms = []struct {
 	{path: "internal/monotime", level: 0},
 	{path: "fabrictest", level: 2, beside: true},
 	{path: "internal/embedded", level: 1, beside: true},
-	{path: "conformance", level: 95, beside: true}, // tests and what they run; nothing imports it
 	{path: "internal/accesslog", level: 0, beside: true},
 	{path: "internal/policy", level: 0, beside: true},
 	{path: "examples/data", level: 0, beside: true},

@@ -118,8 +118,8 @@ type objectsReply struct {
 }
 
 func (c *objectsCmd) Run(a *app) error {
-	if c.Limit < 1 || c.Limit > 1000 {
-		return withCode(ExitUsage, fmt.Errorf("--limit %d is not allowed: it must be 1 to 1000", c.Limit))
+	if c.Limit < 1 || c.Limit > objects.MaxListLimit {
+		return withCode(ExitUsage, fmt.Errorf("--limit %d is not allowed: it must be 1 to %d", c.Limit, objects.MaxListLimit))
 	}
 	if c.Type != "" {
 		if err := wire.CheckName("--type", c.Type); err != nil {

@@ -97,7 +97,7 @@ func wordError(word string, whole bool, err error) error {
 	return fmt.Errorf("%q is not allowed: it must be actor/ID or spot/ID with bytes other than letters, digits, _ and - as =XX; --actor and --spot take every ID as it is", strings.TrimSuffix(word, "@0"))
 }
 
-// exact is an object with its generation, for what is done to one incarnation only.
+// exactFlags name an object with its generation, for what is done to one incarnation only.
 type exactFlags struct {
 	objectFlags
 	Generation uint64 `group:"Object" placeholder:"N" help:"Which incarnation; not needed with actor/ID@N."`

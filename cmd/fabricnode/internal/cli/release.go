@@ -51,8 +51,8 @@ func (c *releaseCmd) request() (objects.ReleaseRequest, string, error) {
 	switch {
 	case len(c.Reason) > maxReason:
 		return usage(fmt.Errorf("--reason is longer than %d bytes", maxReason))
-	case c.Rate < 0 || c.Rate > 10_000:
-		return usage(fmt.Errorf("--rate %d is not allowed: it must be 1 to 10000", c.Rate))
+	case c.Rate < 0 || c.Rate > objects.MaxReleaseRate:
+		return usage(fmt.Errorf("--rate %d is not allowed: it must be 1 to %d", c.Rate, objects.MaxReleaseRate))
 	}
 	if c.Owner.rid == "" {
 		if c.Type != "" || c.Rate != 0 {
