@@ -2,7 +2,6 @@ package objects
 
 import (
 	"context"
-	"errors"
 
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"

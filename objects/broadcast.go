@@ -84,11 +84,12 @@ func (s *Service) serveCast(ctx context.Context, key kvlocation.ObjectKey, data 
 	case o.isCreating():
 		return nil, outcome.New("", outcome.Unavailable, outcome.NotAccepted, key.String(), "it is being created")
 	}
-	if err := s.adopt(ctx, o); err != nil { // it is no turn, which would have done that before
-		if errors.Is(err, errLost) {
+	if !s.adopted(o) { // a turn would have done that before
+		if err := s.adopt(ctx, o); errors.Is(err, errLost) {
 			return nil, lostError("", o)
+		} else if err != nil {
+			return nil, err
 		}
-		return nil, err
 	}
 	return s.selfBroadcast(ctx, o, req.Data)
 }
@@ -110,21 +111,32 @@ func (s *Service) selfBroadcast(ctx context.Context, o *object, data []byte) (Br
 // cast sends data to members, some at a time. One that says that it is no member is taken off the list.
 func (s *Service) cast(ctx context.Context, spot SpotRef, m *membership, members []ActorRef, data []byte) BroadcastResult {
 	r := BroadcastResult{Members: len(members)}
-	var (
-		mu   sync.Mutex
-		wg   sync.WaitGroup
-		next = make(chan ActorRef)
-	)
+	var mu sync.Mutex
+	each(members, func(a ActorRef) {
+		var joined uint64
+		if m != nil {
+			joined = m.joinedAt(a)
+		}
+		err := s.castTo(ctx, spot, a, data)
+		if m != nil && (errors.Is(err, errNoMember) || errors.Is(err, outcome.NotFound)) {
+			m.remove(a, joined) // unless it has joined anew since
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		r.note(a, err)
+	})
+	s.stats.broadcasts.Add(1)
+	return r
+}
+
+// each calls f for every member, for some at the same time.
+func each(members []ActorRef, f func(ActorRef)) {
+	var wg sync.WaitGroup
+	next := make(chan ActorRef)
 	for range min(castConcurrency, len(members)) {
 		wg.Go(func() {
 			for a := range next {
-				err := s.castTo(ctx, spot, a, data)
-				if m != nil && (errors.Is(err, errNoMember) || errors.Is(err, outcome.NotFound)) {
-					m.remove(a)
-				}
-				mu.Lock()
-				r.note(a, err)
-				mu.Unlock()
+				f(a)
 			}
 		})
 	}
@@ -133,8 +145,6 @@ func (s *Service) cast(ctx context.Context, spot SpotRef, m *membership, members
 	}
 	close(next)
 	wg.Wait()
-	s.stats.broadcasts.Add(1)
-	return r
 }
 
 // errNoMember is in the chain of errors of a member's message that its Actor refused because it is no member.

@@ -146,6 +146,8 @@ func (s *Service) invokeCall(ctx context.Context, c *Call) (Reply, error) {
 		}
 		return s.deliverCall(ctx, c, r)
 	}
+	ctx, cancel := s.bound(ctx) // the steps that follow share the operation's time
+	defer cancel()
 	if c.Type != "" {
 		return s.activate(ctx, c, token, kvlocation.ClassInstanceSpot, c.Type, intentInstance)
 	}

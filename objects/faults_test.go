@@ -94,9 +94,10 @@ func TestUnknownIsPursued(t *testing.T) {
 			t.Fatalf("%d factories", tp.made(step))
 		}
 	}
-	// It was lost for ever, because somebody else was faster: what comes of the order is decided anew, from the record.
+	// It was lost for ever, because somebody else was faster: the order ends, and the other's record is made on by the
+	// next one.
 	armed := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindActor, "lost"), Times: -1, Action: fabrictest.Drop})
-	_, err := c.Actors().Create(m.ctxFor(700*time.Millisecond), "user", "lost", nil)
+	_, err := c.Actors().Create(m.ctxFor(700*time.Millisecond), "user", "lost", []byte("mine"))
 	wantError(t, err, outcome.DeadlineExceeded, outcome.Unknown)
 	_, err = c.store.Create(m.ctx(), kvlocation.NewObject{
 		Key: kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: "lost"}, Class: kvlocation.ClassActor, Type: "user",
@@ -106,10 +107,14 @@ func TestUnknownIsPursued(t *testing.T) {
 		t.Fatal(err)
 	}
 	armed.Disarm()
-	fabrictest.Eventually(t, long, "the other's record is made on", func() bool {
-		e := m.entry(c, kvlocation.KindActor, "lost")
-		return e.Phase() == kvlocation.PhaseReady && e.Record.OwnerGeneration == 2 && e.Record.Owner.RID == "a"
-	})
+	fabrictest.Eventually(t, long, "the order ends", func() bool { return a.Metrics().Creating == 0 })
+	if _, created, err := c.Actors().GetOrCreate(m.ctx(), "user", "lost", []byte("mine")); err != nil || created {
+		t.Fatalf("%v, %v", created, err)
+	}
+	e := m.entry(c, kvlocation.KindActor, "lost")
+	if e.Phase() != kvlocation.PhaseReady || e.Record.OwnerGeneration != 2 || tp.inputs["lost"] != "old" {
+		t.Fatalf("input %q, record %+v", tp.inputs["lost"], e.Record)
+	}
 }
 
 // An object whose close was sent and not answered neither serves nor is dropped until the store has answered.

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -20,6 +22,9 @@ import (
 // record decides: a message of a broadcast is taken only by an Actor that is a member, and one that refuses it so is taken
 // off the list.
 
+// farewellTime bounds the time in which the members of a Spot that is closed are told.
+const farewellTime = time.Minute
+
 // maxMembers bounds the members of one Spot.
 const maxMembers = 100_000
 
@@ -28,10 +33,14 @@ type membership struct {
 	// writing serialises what changes the record of an Actor.
 	writing chan struct{}
 
-	mu      sync.Mutex
-	spot    SpotRef               // of an Actor
-	members map[ActorRef]struct{} // of a Spot
-	closing bool                  // the Spot refuses joins
+	mu sync.Mutex
+	// Of an Actor: the Spot, and the revision of its record at which it was written.
+	spot     SpotRef
+	revision uint64
+	// Of a Spot: its members, each with the revision of the Actor's record that says so, and how many closes wait or
+	// run, while which it refuses joins.
+	members map[ActorRef]uint64
+	closes  int
 }
 
 // membersOf returns an object's membership, which is made when it is first asked for.
@@ -46,7 +55,11 @@ func (s *Service) membersOf(o *object) *membership {
 func (m *membership) refuseJoins(on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.closing = on
+	if on {
+		m.closes++
+	} else {
+		m.closes--
+	}
 }
 
 func (m *membership) list() []ActorRef {
@@ -59,30 +72,38 @@ func (m *membership) list() []ActorRef {
 	return refs
 }
 
-func (m *membership) add(a ActorRef) {
+// add enters a member, as the Actor's record at that revision says.
+func (m *membership) add(a ActorRef, revision uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.members == nil {
-		m.members = make(map[ActorRef]struct{})
+		m.members = make(map[ActorRef]uint64)
 	}
-	m.members[a] = struct{}{}
+	m.members[a] = max(m.members[a], revision)
 }
 
-// remove reports whether a was on the list.
-func (m *membership) remove(a ActorRef) bool {
+// remove takes a off the list, unless it has joined by a record that is newer than what says that it is no member. It
+// reports whether it was on the list.
+func (m *membership) remove(a ActorRef, revision uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, was := m.members[a]
+	joined, was := m.members[a]
+	if !was || joined > revision {
+		return false
+	}
 	delete(m.members, a)
-	return was
+	return true
 }
 
-func (m *membership) has(a ActorRef) bool {
+// joinedAt is the revision at which a joined; 0 when it is not on the list.
+func (m *membership) joinedAt(a ActorRef) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, ok := m.members[a]
-	return ok
+	return m.members[a]
 }
+
+// forGood is above every revision: what ended never comes back.
+const forGood = math.MaxUint64
 
 // spotOf returns the Spot that an Actor has joined; zero for none.
 func spotOf(o *object) SpotRef {
@@ -109,15 +130,17 @@ type withRequest struct {
 	From SpotRef `json:"from,omitzero"`
 }
 
-// withReply says which Spot the Actor was in before.
+// withReply says at which revision of its record the Actor is where it was to be.
 type withReply struct {
-	Was SpotRef `json:"was,omitzero"`
+	Revision uint64 `json:"revision"`
 }
 
 // leftRequest tells a Spot that an Actor is no member any more.
 type leftRequest struct {
 	Generation uint64   `json:"generation"` // the Spot's
 	Actor      ActorRef `json:"actor"`
+	// Revision is that of the Actor's record which says so.
+	Revision uint64 `json:"revision"`
 }
 
 // withDoc is the field with of an Actor's record.
@@ -201,30 +224,28 @@ func (s *Service) serveJoin(ctx context.Context, key kvlocation.ObjectKey, data 
 
 func (s *Service) joinTurn(ctx context.Context, o *object, m *membership, spot SpotRef, actor ActorRef) error {
 	m.mu.Lock()
-	closing, n := m.closing, len(m.members)
+	closing, n := m.closes > 0, len(m.members)
 	m.mu.Unlock()
 	switch {
 	case closing:
 		return outcome.New("join", outcome.Unavailable, outcome.NotAccepted, o.target(), "it is being closed and refuses joins")
-	case m.has(actor):
-		return nil
 	case n >= maxMembers:
 		return outcome.New("join", outcome.CapacityExceeded, outcome.NotAccepted, o.target(), fmt.Sprintf("it has %d members already", n))
 	}
-	if w, ok := o.inst.(MemberWatcher); ok {
+	if w, ok := o.inst.(MemberWatcher); ok && m.joinedAt(actor) == 0 {
 		if err := w.Joining(ctx, o.self(), actor); err != nil {
 			return outcome.Wrap("join", rejectedKind(err), outcome.NotAccepted, o.target(), "the Spot refused "+actor.String(), err)
 		}
 	}
-	var was withReply
-	err := s.askOwner(ctx, "join", actorKey(actor), actor.Generation, verbWith, withRequest{Generation: actor.Generation, Spot: spot}, &was)
+	var now withReply
+	err := s.askOwner(ctx, "join", actorKey(actor), actor.Generation, verbWith, withRequest{Generation: actor.Generation, Spot: spot}, &now)
 	if err != nil && !errors.Is(err, outcome.NotAccepted) {
-		err = s.settleWith(actor, err, func(now SpotRef) bool { return now == spot })
+		now.Revision, err = s.settleWith(actor, err, func(in SpotRef) bool { return in == spot })
 	}
 	if err != nil {
 		return err
 	}
-	m.add(actor)
+	m.add(actor, now.Revision)
 	s.stats.joined.Add(1)
 	return nil
 }
@@ -232,17 +253,17 @@ func (s *Service) joinTurn(ctx context.Context, o *object, m *membership, spot S
 func (s *Service) leaveTurn(ctx context.Context, o *object, m *membership, spot SpotRef, actor ActorRef) error {
 	err := s.askOwner(ctx, "leave", actorKey(actor), actor.Generation, verbWith, withRequest{Generation: actor.Generation, From: spot}, nil)
 	if err != nil && !errors.Is(err, outcome.NotAccepted) {
-		err = s.settleWith(actor, err, func(now SpotRef) bool { return now != spot })
+		_, err = s.settleWith(actor, err, func(in SpotRef) bool { return in != spot })
 	}
 	switch {
 	case errors.Is(err, outcome.NotFound), errors.Is(err, outcome.InvalidOperation):
-		// That incarnation is gone, or says that it is no member: it is none.
-		m.remove(actor)
+		// That incarnation is gone, or says that it is no member: it is none, and joins only in a later turn.
+		m.remove(actor, forGood)
 		return err
 	case err != nil:
 		return err
 	}
-	if m.remove(actor) {
+	if m.remove(actor, forGood) {
 		s.toldLeft(ctx, o, actor)
 	}
 	return nil
@@ -259,14 +280,14 @@ func rejectedKind(err error) outcome.Kind {
 
 // settleWith finds out what became of a change of an Actor's membership whose answer was lost, before the turn of the Spot
 // ends: from the record itself. What is still under way then is Unknown.
-func (s *Service) settleWith(actor ActorRef, why error, done func(SpotRef) bool) error {
+func (s *Service) settleWith(actor ActorRef, why error, done func(SpotRef) bool) (revision uint64, err error) {
 	rctx, cancel := context.WithTimeout(s.ctx, storeTimeout)
 	defer cancel()
 	e, err := s.store.Read(rctx, actorKey(actor))
 	if err != nil || e.Phase() != kvlocation.PhaseReady || e.Generation() != actor.Generation || !done(spotIn(e.Record.With)) {
-		return outcome.Wrap("join", outcome.KindOf(why), outcome.Unknown, actorKey(actor).String(), "", why)
+		return 0, outcome.Wrap("join", outcome.KindOf(why), outcome.Unknown, actorKey(actor).String(), "", why)
 	}
-	return nil
+	return e.Revision, nil
 }
 
 // toldLeft tells a Spot's object that a member has left.
@@ -300,8 +321,9 @@ func (s *Service) serveWith(ctx context.Context, key kvlocation.ObjectKey, data 
 		if g := o.generation.Load(); g != req.Generation {
 			return otherGeneration("", key, g, req.Generation) // it was still being created when it was looked up
 		}
-		reply.Was = spotOf(o)
-		return s.changeWith(ctx, o, m, reply.Was, req)
+		var err error
+		reply.Revision, err = s.changeWith(ctx, o, m, req)
+		return err
 	}, func() { <-m.writing })
 	if err != nil {
 		return nil, err
@@ -310,61 +332,64 @@ func (s *Service) serveWith(ctx context.Context, key kvlocation.ObjectKey, data 
 }
 
 // changeWith writes an Actor's membership, if it is what the request says that it is.
-func (s *Service) changeWith(ctx context.Context, o *object, m *membership, was SpotRef, req withRequest) error {
+func (s *Service) changeWith(ctx context.Context, o *object, m *membership, req withRequest) (revision uint64, err error) {
+	m.mu.Lock()
+	was, at := m.spot, m.revision
+	m.mu.Unlock()
 	if !req.From.IsZero() && was != req.From {
-		return outcome.New("", outcome.InvalidOperation, outcome.NotAccepted, o.target(), "it is no member of "+req.From.String())
+		return 0, outcome.New("", outcome.InvalidOperation, outcome.NotAccepted, o.target(), "it is no member of "+req.From.String())
 	}
 	if was == req.Spot {
-		return nil
+		return at, nil
 	}
-	if err := s.writeWith(ctx, o, req.Spot); err != nil {
-		return err
+	if at, err = s.writeWith(ctx, o, req.Spot); err != nil {
+		return 0, err
 	}
 	m.mu.Lock()
-	m.spot = req.Spot
+	m.spot, m.revision = req.Spot, at
 	m.mu.Unlock()
 	if !was.IsZero() && req.From.IsZero() {
-		s.tellLeft(was, ActorRef{ID: o.id, Generation: req.Generation})
+		s.tellLeft(was, ActorRef{ID: o.id, Generation: req.Generation}, at)
 	}
-	return nil
+	return at, nil
 }
 
 // writeWith is one compare-and-set on the Actor's record, pursued until its result is definite.
-func (s *Service) writeWith(ctx context.Context, o *object, spot SpotRef) error {
-	err := s.adopt(ctx, o)
+func (s *Service) writeWith(ctx context.Context, o *object, spot SpotRef) (revision uint64, err error) {
+	err = s.adopt(ctx, o)
 	var e kvlocation.Entry
 	if err == nil {
 		e, err = s.ownEntry(ctx, o)
 	}
 	switch {
 	case errors.Is(err, errLost):
-		return lostError("", o)
+		return 0, lostError("", o)
 	case err != nil: // whatever became of the adoption, the membership was not changed
-		return outcome.Wrap("", outcome.KindOf(err), outcome.NotAccepted, o.target(), "", err)
+		return 0, outcome.Wrap("", outcome.KindOf(err), outcome.NotAccepted, o.target(), "", err)
 	}
 	var with json.RawMessage
 	if !spot.IsZero() {
 		if with, err = json.Marshal(withDoc{Spot: spot.ID, Generation: spot.Generation}); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	ch, err := s.settle(func() (kvlocation.Change, error) { return s.store.SetWith(ctx, e, s.owner(), with) })
 	switch {
 	case illegal(err):
-		return lostError("", o)
+		return 0, lostError("", o)
 	case err == nil && ch.Overwritten && !s.owns(ch.Entry, o):
-		return lostError("", o)
+		return 0, lostError("", o)
 	}
-	return err
+	return ch.Entry.Revision, err
 }
 
 // tellLeft tells a Spot, in the background and once, that an Actor is no member any more. If it gets lost, the Spot learns
 // it at its next broadcast.
-func (s *Service) tellLeft(spot SpotRef, actor ActorRef) {
+func (s *Service) tellLeft(spot SpotRef, actor ActorRef, revision uint64) {
 	s.spawn(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.DefaultTimeout)
 		defer cancel()
-		err := s.askOwner(ctx, "leave", spotKey(spot), spot.Generation, verbLeft, leftRequest{spot.Generation, actor}, nil)
+		err := s.askOwner(ctx, "leave", spotKey(spot), spot.Generation, verbLeft, leftRequest{spot.Generation, actor, revision}, nil)
 		if err != nil {
 			s.log.Debug("a Spot was not told that a member has left", zap.Stringer("spot", spot), zap.Error(err))
 		}
@@ -379,7 +404,7 @@ func (s *Service) serveLeft(ctx context.Context, key kvlocation.ObjectKey, data 
 		return nil, err
 	}
 	return struct{}{}, o.between(ctx, func(ctx context.Context) error {
-		if s.membersOf(o).remove(req.Actor) {
+		if s.membersOf(o).remove(req.Actor, req.Revision) {
 			s.toldLeft(ctx, o, req.Actor)
 		}
 		return nil
@@ -390,7 +415,7 @@ func (s *Service) serveLeft(ctx context.Context, key kvlocation.ObjectKey, data 
 // name it until then. What of it gets lost is harmless: a reference to a Spot that is closed means none.
 func (s *Service) farewell(o *object) {
 	if spot := spotOf(o); !spot.IsZero() {
-		s.tellLeft(spot, ActorRef{ID: o.id, Generation: o.generation.Load()})
+		s.tellLeft(spot, ActorRef{ID: o.id, Generation: o.generation.Load()}, forGood)
 	}
 	m := o.m.Load()
 	if m == nil || o.reg.kind != kvlocation.KindSpot {
@@ -401,17 +426,17 @@ func (s *Service) farewell(o *object) {
 		return
 	}
 	s.spawn(func() {
-		for _, a := range members {
-			if s.ctx.Err() != nil {
+		ctx, cancel := context.WithTimeout(s.ctx, farewellTime)
+		defer cancel()
+		each(members, func(a ActorRef) {
+			if ctx.Err() != nil {
 				return
 			}
-			ctx, cancel := context.WithTimeout(s.ctx, s.cfg.DefaultTimeout)
 			err := s.askOwner(ctx, "leave", actorKey(a), a.Generation, verbWith, withRequest{Generation: a.Generation, From: spot}, nil)
-			cancel()
 			if err != nil {
 				s.log.Debug("a member was not told that its Spot is closed", zap.Stringer("actor", a), zap.Error(err))
 			}
-		}
+		})
 	})
 }
 

@@ -206,13 +206,35 @@ func TestMembership(t *testing.T) {
 			t.Fatalf("%v", got)
 		}
 		// A member that the list has and that is none refuses, and is taken off it.
-		clubs["two"].self.o.m.Load().add(users[0])
+		clubs["two"].self.o.m.Load().add(users[0], 1)
 		r, err := c.Spots().Broadcast(m.ctx(), two, []byte("x"))
 		if err != nil || r.Refused != 1 || len(r.Failures) != 1 || r.Failures[0].Actor != users[0] {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		if got := must[[]ActorRef](t)(c.Spots().Members(m.ctx(), two)); len(got) != 0 {
 			t.Fatalf("%v", got)
+		}
+	})
+	t.Run("back and forth", func(t *testing.T) {
+		// What a Spot is told late of a member that has left and come back takes it off no list.
+		for i := range 20 {
+			for _, spot := range []SpotRef{two, one} {
+				if err := c.Actors().Join(m.ctx(), users[0], spot); err != nil {
+					t.Fatal(err)
+				}
+				if e := m.entry(c, kvlocation.KindActor, "u0"); spotIn(e.Record.With) != spot {
+					t.Fatalf("round %d: joined %v, and the record says %s", i, spot, e.Record.With)
+				}
+				if got := must[[]ActorRef](t)(c.Spots().Members(m.ctx(), spot)); len(got) != 1 {
+					t.Fatalf("round %d: the members of %v are %v", i, spot, got)
+				}
+			}
+		}
+		if r, err := c.Spots().Broadcast(m.ctx(), one, nil); err != nil || r.Accepted != 1 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if err := c.Actors().Leave(m.ctx(), users[0], one); err != nil {
+			t.Fatal(err)
 		}
 	})
 	t.Run("answers lost", func(t *testing.T) {
@@ -306,7 +328,7 @@ func TestCloseThatDidNotRun(t *testing.T) {
 	fabrictest.Eventually(t, long, "the node gives the close up", func() bool {
 		ms.mu.Lock()
 		defer ms.mu.Unlock()
-		return !ms.closing
+		return ms.closes == 0
 	})
 	close(release)
 	fabrictest.Eventually(t, long, "the spot takes a member", func() bool { return b.Actors().Join(m.ctx(), u, spot) == nil })

@@ -32,8 +32,6 @@ type Service struct {
 	flights flights
 	proofs  proofs
 	stats   protocolStats
-	// firstLease is the lease generation with which the Service began: while it is the present one, nothing lapsed.
-	firstLease uint64
 
 	ctx       context.Context // of the goroutines of this Service; ends with Close
 	cancel    context.CancelFunc
@@ -60,7 +58,6 @@ func New(cfg Config) (*Service, error) {
 	s.routes.init(cfg.RouteCache, cfg.RouteTTL)
 	s.flights.init()
 	s.proofs.by = make(map[ownerRun]*proof)
-	s.firstLease = s.leaseGeneration()
 	rt, err := newRuntime(runtimeConfig{
 		mesh: string(cfg.Mesh), rid: cfg.RID, lifecycle: cfg.Lifecycle, epoch: cfg.Store.Epoch(), types: cfg.Types,
 		capacity: cfg.Capacity, maxTurns: cfg.MaxTurns, defaultTimeout: cfg.DefaultTimeout, maxTimeout: channels.MaxTimeout, log: cfg.Logger,
