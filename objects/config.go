@@ -51,19 +51,21 @@ type Config struct {
 	Router *channels.Router
 	// Types are the object types that this node hosts. Names are unique within one class.
 	Types []Type
-	// Capacity is how many objects this node owns at most, of all types together. Default 1,000,000.
+	// Capacity is how many objects this node owns at most, of all types together. Default 1,000,000, at most
+	// 100,000,000.
 	Capacity int
-	// MaxTurns is how many turns run at one time at most; more wait for a worker. Default 10,000.
+	// MaxTurns is how many turns run at one time at most; more wait for a worker. Default 10,000, at most 1,000,000.
 	MaxTurns int
 	// RouteTTL is how long a route is used before the store is asked again. Default 15 s, at most 1 h.
 	RouteTTL time.Duration
-	// RouteCache is how many routes are kept. Default 65,536.
+	// RouteCache is how many routes are kept. Default 65,536, at most 10,000,000.
 	RouteCache int
-	// DefaultTimeout bounds an operation whose context has no deadline. Default: the router's.
+	// DefaultTimeout bounds an operation whose context has no deadline. Default: the router's; 1 ms to
+	// 8 min.
 	DefaultTimeout time.Duration
 	// CallMiddleware wraps every Request and Send to an object, the first one outermost.
 	CallMiddleware []CallMiddleware
-	// AuditRetention is how long the audit entries of releases stay in the store. Default 30 days.
+	// AuditRetention is how long the audit entries of releases stay in the store. Default 30 days; 1 s to 10 years.
 	AuditRetention time.Duration
 	// Logger is optional. Nothing is logged per message.
 	Logger *zap.Logger
@@ -109,20 +111,20 @@ func (c *Config) check() error {
 		}
 	}
 	for _, f := range []struct {
-		name     string
-		value    *time.Duration
-		standard time.Duration
-		most     time.Duration
+		name        string
+		value       *time.Duration
+		standard    time.Duration
+		least, most time.Duration
 	}{
-		{"RouteTTL", &c.RouteTTL, DefaultRouteTTL, MaxRouteTTL},
-		{"DefaultTimeout", &c.DefaultTimeout, c.Router.DefaultTimeout(), channels.MaxTimeout},
-		{"AuditRetention", &c.AuditRetention, DefaultAuditRetention, MaxAuditRetention},
+		{"RouteTTL", &c.RouteTTL, DefaultRouteTTL, time.Millisecond, MaxRouteTTL},
+		{"DefaultTimeout", &c.DefaultTimeout, c.Router.DefaultTimeout(), time.Millisecond, channels.MaxTimeout},
+		{"AuditRetention", &c.AuditRetention, DefaultAuditRetention, time.Second, MaxAuditRetention},
 	} {
 		if *f.value == 0 {
 			*f.value = f.standard
 		}
-		if *f.value < time.Millisecond || *f.value > f.most {
-			return fmt.Errorf("%s %v is not allowed: it must be 1ms to %v", f.name, *f.value, f.most)
+		if *f.value < f.least || *f.value > f.most {
+			return fmt.Errorf("%s %v is not allowed: it must be %v to %v", f.name, *f.value, f.least, f.most)
 		}
 	}
 	if c.Logger == nil {
