@@ -47,13 +47,10 @@ func (s *Service) entryOwner(op string, key kvlocation.ObjectKey, token string, 
 	if err := wire.CheckName("RID", rid); err != nil {
 		return nil, nil, outcome.Wrap(op, outcome.InvalidOperation, outcome.NotAccepted, key.String(), "", err)
 	}
-	members := s.cfg.Directory.Members()
-	m, ok := members.Get(rid)
+	m, err := s.listed(op, key.String(), rid)
 	switch {
-	case members.Expired():
-		return nil, nil, outcome.New(op, outcome.Unavailable, outcome.NotAccepted, key.String(), expiredList)
-	case !ok:
-		return nil, nil, outcome.New(op, outcome.NotFound, outcome.NotAccepted, key.String(), fmt.Sprintf("the directory does not list node %q", rid))
+	case err != nil:
+		return nil, nil, err
 	case generation != 0 && m.Lifecycle != generation:
 		return nil, nil, otherGeneration(op, key, m.Lifecycle, generation)
 	}
@@ -101,13 +98,9 @@ func (s *Service) callEntry(ctx context.Context, c *Call, token string) (Reply, 
 // entryLocation is where an Entry Spot is, as the directory says.
 func (s *Service) entryLocation(ctx context.Context, op string, key kvlocation.ObjectKey) (Location, error) {
 	rid := key.ID[len(entryPrefix):]
-	members := s.cfg.Directory.Members()
-	m, ok := members.Get(rid)
-	if !ok && members.Expired() {
-		return Location{}, outcome.New(op, outcome.Unavailable, outcome.NotAccepted, key.String(), expiredList)
-	}
-	if !ok {
-		return Location{}, outcome.New(op, outcome.NotFound, outcome.NotAccepted, key.String(), fmt.Sprintf("the directory does not list node %.80q", rid))
+	m, err := s.listed(op, key.String(), rid)
+	if err != nil {
+		return Location{}, err
 	}
 	loc := Location{
 		Kind: key.Kind, ID: key.ID, Class: kvlocation.ClassEntrySpot, Phase: kvlocation.PhaseReady, RID: rid, Lifecycle: m.Lifecycle,

@@ -85,6 +85,19 @@ func (s *Service) unfit(m *kvlocation.Member, class Class, typ string) string {
 	return ""
 }
 
+// listed returns the member that an operation names. What an expired list does not have may be there all the same.
+func (s *Service) listed(op, target, rid string) (kvlocation.Member, error) {
+	members := s.cfg.Directory.Members()
+	m, ok := members.Get(rid)
+	switch {
+	case ok:
+		return m, nil
+	case members.Expired():
+		return m, outcome.New(op, outcome.Unavailable, outcome.NotAccepted, target, expiredList)
+	}
+	return m, outcome.New(op, outcome.NotFound, outcome.NotAccepted, target, fmt.Sprintf("the directory does not list node %.80q", rid))
+}
+
 // choose returns the nodes on which an object may be made, in the order in which they are tried. at, unless empty, is
 // the one node that the caller named (FO-2.2). The error is NotAccepted: nothing was sent.
 func (s *Service) choose(op string, class Class, typ string, key kvlocation.ObjectKey, at string) ([]Candidate, error) {
@@ -93,12 +106,9 @@ func (s *Service) choose(op string, class Class, typ string, key kvlocation.Obje
 		return nil, outcome.New(op, kind, outcome.NotAccepted, key.String(), fmt.Sprintf(format, args...))
 	}
 	if at != "" {
-		m, ok := members.Get(at)
-		if !ok && members.Expired() {
-			return refuse(outcome.Unavailable, expiredList)
-		}
-		if !ok {
-			return refuse(outcome.NotFound, "the directory does not list node %q", at)
+		m, err := s.listed(op, key.String(), at)
+		if err != nil {
+			return nil, err
 		}
 		if _, ok := m.Type(class, typ); !ok {
 			return refuse(outcome.NotConfigured, "node %q does not register the %s type %q", at, class, typ)

@@ -65,13 +65,9 @@ func (p *Spots) Entry(rid string) (SpotRef, error) {
 	if err := wire.CheckName("RID", rid); err != nil {
 		return SpotRef{}, outcome.Wrap("find", outcome.InvalidOperation, outcome.NotAccepted, "entry spot", "", err)
 	}
-	members := p.s.cfg.Directory.Members()
-	m, ok := members.Get(rid)
-	if !ok && members.Expired() {
-		return SpotRef{}, outcome.New("find", outcome.Unavailable, outcome.NotAccepted, fmt.Sprintf("entry spot of node %q", rid), expiredList)
-	}
-	if !ok {
-		return SpotRef{}, outcome.New("find", outcome.NotFound, outcome.NotAccepted, fmt.Sprintf("entry spot of node %q", rid), "the directory does not list the node")
+	m, err := p.s.listed("find", fmt.Sprintf("entry spot of node %q", rid), rid)
+	if err != nil {
+		return SpotRef{}, err
 	}
 	return SpotRef{ID: entryPrefix + rid, Generation: m.Lifecycle}, nil
 }
