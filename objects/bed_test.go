@@ -27,12 +27,11 @@ type host struct {
 	lease    atomic.Uint64
 	admitted atomic.Int64
 
-	mu       sync.Mutex
-	onAdopt  func(ctx context.Context, o *object) error
-	onClose  func(ctx context.Context, o *object, why CloseReason) error
-	adopted  map[string]int
-	closed   map[string]CloseReason
-	heldErrs []error
+	mu      sync.Mutex
+	onAdopt func(ctx context.Context, o *object) error
+	onClose func(ctx context.Context, o *object, why CloseReason) error
+	adopted map[string]int
+	closed  map[string]CloseReason
 }
 
 var errNoLease = outcome.New("admit", outcome.Unavailable, outcome.NotAccepted, "node", "the lease has lapsed")

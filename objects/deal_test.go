@@ -149,6 +149,21 @@ func TestLapseNoticedByTurns(t *testing.T) {
 	}
 }
 
+// A request to an object here is refused once the lease refuses, also when nobody has told of the lapse and no turn has
+// noticed it.
+func TestRequestAsksTheLease(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 10, Type{Name: "t"})
+	o := h.object(t, "o", echo)
+	h.lapsed.Store(true)
+	h.rt.admitted.Store(0)
+	_, err := h.request(context.Background(), o, "")
+	wantOutcome(t, err, outcome.Unavailable, outcome.NotAccepted)
+	if c := h.counts(); c.RefusedLapsed != 1 || c.Accepted != 0 {
+		t.Errorf("counted %+v", c)
+	}
+}
+
 // Many lapses while everything is busy: nothing runs in between, nothing is lost, every object is adopted before its
 // next turn, and its activation runs again.
 func TestLapsesUnderLoad(t *testing.T) {
@@ -157,8 +172,7 @@ func TestLapsesUnderLoad(t *testing.T) {
 	var objects []*object
 	var lastLease [32]atomic.Uint64
 	for i := range len(lastLease) {
-		var o *object
-		o = h.creating(t, fmt.Sprint(i))
+		o := h.creating(t, fmt.Sprint(i))
 		o.open(&witness{handle: func() {
 			if o.lease.Load() != lastLease[i].Load() {
 				t.Errorf("a turn under lease %d, activated under %d", o.lease.Load(), lastLease[i].Load())

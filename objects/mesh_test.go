@@ -80,10 +80,6 @@ func types(ts ...Type) nodeOption {
 	return func(c *Config, _ *kvlocation.LeaseConfig) { c.Types = append(c.Types, ts...) }
 }
 
-func with(f func(*Config)) nodeOption {
-	return func(c *Config, _ *kvlocation.LeaseConfig) { f(c) }
-}
-
 // node starts a node behind a proxy of its own, and returns once every program of the mesh knows it.
 func (m *mesh) node(rid string, opts ...nodeOption) *meshNode {
 	m.t.Helper()
