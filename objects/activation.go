@@ -325,8 +325,6 @@ func (s *Service) secure(ctx context.Context, ord *order) (secured, error) {
 			return secured{at: ch.Entry, doc: doc, own: true}, nil
 		case !illegal(err):
 			return secured{}, plainCreate(err)
-		case errors.Is(err, outcome.TypeMismatch):
-			return secured{}, &refusal{err: plainCreate(err), final: true}
 		}
 		e, err := s.store.Read(ctx, ord.key)
 		if err != nil {
@@ -334,6 +332,9 @@ func (s *Service) secure(ctx context.Context, ord *order) (secured, error) {
 		}
 		if e.Phase() == kvlocation.PhaseMissing {
 			continue
+		}
+		if r := e.Record; r.Kind != ord.reg.Class || r.Type != ord.reg.Name {
+			return secured{}, &refusal{err: mismatch("create", ord.key, r.Kind, r.Type, ord.reg.Class, ord.reg.Name), final: true}
 		}
 		absent, err := s.creatorGone(ctx, e)
 		if err != nil {

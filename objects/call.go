@@ -115,6 +115,8 @@ func (s *Service) invokeCall(ctx context.Context, c *Call) (Reply, error) {
 	switch {
 	case err != nil:
 		return Reply{}, outcome.Wrap(c.Op, outcome.InvalidOperation, outcome.NotAccepted, string(c.Kind), "", err)
+	case c.node != "" && c.Type == "":
+		return Reply{}, outcome.New(c.Op, outcome.InvalidOperation, outcome.NotAccepted, key.String(), "AtNode says where an object is made, and an ordinary message makes none")
 	case c.Type != "" && c.Kind != kvlocation.KindSpot:
 		return Reply{}, outcome.New(c.Op, outcome.InvalidOperation, outcome.NotAccepted, key.String(), "only a Spot is made by a message")
 	}
@@ -277,9 +279,21 @@ func (s *Service) deliver(ctx context.Context, r *route, op string, data []byte,
 	reply, err := s.router.CallRun(ctx, &call)
 	if err != nil {
 		s.misled(r, reply.Header, err)
-		return Reply{}, inCycle(ctx, r.key, err)
+		return Reply{}, inCycle(ctx, r.key, ownerGone(r, err))
 	}
 	return reply, nil
+}
+
+// ownerGone says whose process it is that nothing listens at any more.
+func ownerGone(r *route, err error) error {
+	var e *outcome.Error
+	if !channels.IsNobody(err) || !errors.As(err, &e) {
+		return err
+	}
+	out := *e
+	out.Target = r.target
+	out.Detail = fmt.Sprintf("its owner, node %q lifecycle %d, has gone, or its connection is down", r.rid, r.lifecycle)
+	return &out
 }
 
 // misled judges a route after a failure: it is dropped when nobody listens there or the node is not the owner, and

@@ -61,6 +61,13 @@ func (s *Service) Explain(ctx context.Context, req ExplainRequest) (Explanation,
 	case err == nil:
 		x.Location = &loc
 		s.explainExisting(ctx, &x, token, loc)
+		class := req.Class
+		if class == "" && req.Kind == kvlocation.KindSpot {
+			class = kvlocation.ClassInstanceSpot
+		}
+		if req.Type != "" && (req.Type != loc.Type || class != "" && class != loc.Class) {
+			x.fail(outcome.TypeMismatch, "FO-4.4c", fmt.Sprintf("it is of the %s type %q: what names another type is refused", loc.Class, loc.Type))
+		}
 	case errors.Is(err, outcome.NotFound):
 		s.explainMissing(&x, req)
 	default:
@@ -107,11 +114,11 @@ func (s *Service) explainMissing(x *Explanation, req ExplainRequest) {
 		x.fail(outcome.KindOf(err), "FO-2.1", plain(err).Error())
 		return
 	}
-	rule, how := "FO-4.4a", "a message with instance intent"
 	if class != kvlocation.ClassInstanceSpot {
-		rule, how = "FO-4.3", "Create"
+		x.fail(outcome.NotFound, "FO-4.1", fmt.Sprintf("there is no object of this ID, and a message makes none of the class %s; Create would make it, first at node %s", class, cs[0].RID))
+		return
 	}
-	x.succeed(rule, fmt.Sprintf("there is no object of this ID; %s would make it, first at node %s", how, cs[0].RID))
+	x.succeed("FO-4.4a", fmt.Sprintf("there is no object of this ID; a message with instance intent for the type %q would make it, first at node %s", typ, cs[0].RID))
 }
 
 // explainExisting explains an object that has a record.

@@ -279,12 +279,20 @@ func TestBulkRelease(t *testing.T) {
 	if r.Released != 0 {
 		t.Fatalf("%+v", r)
 	}
-	a.isolate()
 	dry := owner
 	dry.DryRun = true
-	if r, err = b.Release(m.ctx(), dry, nil); err != nil || !r.Done || r.Released != n || r.Waiting {
-		t.Fatalf("dry run: %+v, %v", r, err)
+	if r, err = b.Release(m.ctx(), dry, nil); err != nil || !r.Done || r.Released != 0 || r.Skipped != n || !strings.Contains(r.Objects[0].Why, "lives until") {
+		t.Fatalf("dry run while the owner lives: %+v, %v", r, err)
 	}
+	for _, wrong := range []ReleaseRequest{{RID: "a", Lifecycle: 12345678}, {RID: "nobody", Lifecycle: 1}, {RID: "b", Lifecycle: b.lease.Lifecycle(), Type: "clerk", DryRun: true}} {
+		_, err = b.Release(m.ctx(), wrong, nil)
+		wantError(t, err, outcome.NotFound, outcome.NotAccepted, wrong.RID)
+	}
+	a.isolate()
+	fabrictest.Eventually(t, long, "the dry run sees that the owner is gone", func() bool {
+		r, err = b.Release(m.ctx(), dry, nil)
+		return err == nil && r.Done && r.Released == n && !r.Waiting
+	})
 	var mu sync.Mutex
 	waited := false
 	clerks := owner

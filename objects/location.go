@@ -78,8 +78,8 @@ type ExplainRequest struct {
 type Explanation struct {
 	Kind kvlocation.ObjectKind `json:"kind"`
 	ID   string                `json:"id"`
-	// WouldSucceed is true when an ordinary call would reach the object's mailbox; with a type, when a call with
-	// instance intent, or a Create, would make it.
+	// WouldSucceed is true when an ordinary call would reach the object's mailbox; with the type
+	// of an Instance Spot, when a call with instance intent would.
 	WouldSucceed bool `json:"would_succeed"`
 	// Error is the kind with which it would fail, empty when it would not.
 	Error string `json:"error,omitempty"`

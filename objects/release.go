@@ -167,7 +167,7 @@ func (s *Service) releaseExact(ctx context.Context, req ReleaseRequest, progress
 		}
 		r := described(e)
 		if r.Outcome = outcomeWould; st.Live && st.Lifecycle == e.Record.Owner.Lifecycle {
-			r.Outcome, r.Why = outcomeSkipped, "its owner lives until "+st.Renewed.Add(st.TTL).UTC().Format(time.RFC3339)+" at least"
+			r.Outcome, r.Why = outcomeSkipped, livesUntil(st)
 		}
 		report.note(r)
 		report.Done = true
@@ -183,21 +183,37 @@ func (s *Service) releaseExact(ctx context.Context, req ReleaseRequest, progress
 	r, err := s.releaseEntry(ctx, req, e, *gone)
 	report.note(r)
 	report.Done = err == nil
+	s.logRelease(req, report)
 	return report, renamed(err, "release", key)
 }
 
 // releaseOwner releases what one process run owns.
 func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress func(ReleaseReport)) (ReleaseReport, error) {
 	report := ReleaseReport{DryRun: req.DryRun, Cursor: req.Cursor}
+	filter := kvlocation.ScanFilter{Kind: req.Kind, Class: req.Class, Type: req.Type, RID: req.RID, Lifecycle: req.Lifecycle}
+	if req.Cursor == "" {
+		if err := s.ownsAny(ctx, req, filter); err != nil {
+			return report, ended(ctx, err)
+		}
+	}
 	var gone *kvlocation.GoneProof
-	if !req.DryRun {
+	alive := ""
+	if req.DryRun {
+		st, err := s.store.LeaseOf(ctx, req.RID)
+		if err != nil {
+			return report, ended(ctx, err)
+		}
+		if st.Live && st.Lifecycle == req.Lifecycle {
+			alive = livesUntil(st)
+		}
+	} else {
 		var err error
 		run := kvlocation.Owner{RID: req.RID, Lifecycle: req.Lifecycle}
 		if gone, err = s.prove(ctx, run, &report, progress); err != nil || gone == nil {
 			return report, err
 		}
 	}
-	filter := kvlocation.ScanFilter{Kind: req.Kind, Class: req.Class, Type: req.Type, RID: req.RID, Lifecycle: req.Lifecycle}
+	defer func() { s.logRelease(req, report) }()
 	every := time.NewTicker(time.Second / time.Duration(req.Rate))
 	defer every.Stop()
 	for {
@@ -211,7 +227,9 @@ func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress
 		for _, e := range es {
 			if req.DryRun {
 				r := described(e)
-				r.Outcome = outcomeWould
+				if r.Outcome = outcomeWould; alive != "" {
+					r.Outcome, r.Why = outcomeSkipped, alive
+				}
 				report.note(r)
 				continue
 			}
@@ -241,6 +259,36 @@ func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress
 		}
 		progress(report)
 	}
+}
+
+// ownsAny refuses a release of nothing at once, before anything is proven.
+func (s *Service) ownsAny(ctx context.Context, req ReleaseRequest, filter kvlocation.ScanFilter) error {
+	for cursor := ""; ; {
+		es, next, err := s.store.ScanPage(ctx, filter, cursor, 1)
+		switch {
+		case err != nil:
+			return err
+		case len(es) > 0:
+			return nil
+		case next == "":
+			return outcome.New("release", outcome.NotFound, outcome.NotAccepted, req.target(), fmt.Sprintf("no such object is owned by node %q lifecycle %d", req.RID, req.Lifecycle))
+		}
+		cursor = next
+	}
+}
+
+// livesUntil says until when an owner holds its lease at least.
+func livesUntil(st kvlocation.LeaseState) string {
+	return "its owner lives until " + st.Renewed.Add(st.TTL).UTC().Format(time.RFC3339) + " at least"
+}
+
+// logRelease tells of a release that changed something.
+func (s *Service) logRelease(req ReleaseRequest, r ReleaseReport) {
+	if req.DryRun || r.Released+r.Failed+r.Skipped == 0 {
+		return
+	}
+	s.log.Info("released", zap.String("what", req.target()), zap.Int("released", r.Released), zap.Int("skipped", r.Skipped),
+		zap.Int("failed", r.Failed), zap.Bool("done", r.Done), zap.String("by", req.By), zap.String("reason", req.Reason))
 }
 
 // stillGone refuses to go on once the owner has come back, under a new lease generation, in the middle of a release.
@@ -291,9 +339,20 @@ func (s *Service) prove(ctx context.Context, owner kvlocation.Owner, report *Rel
 	}
 	report.Waiting, report.Until = false, time.Time{}
 	if p.err != nil {
-		return nil, p.err
+		return nil, naming(rid, lifecycle, p.err)
 	}
 	return &p.gone, nil
+}
+
+// naming says in the error of a proof which node it was about.
+func naming(rid string, lifecycle uint64, err error) error {
+	var e *outcome.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	out := *e
+	out.Detail = fmt.Sprintf("node %q lifecycle %d: %s", rid, lifecycle, e.Detail)
+	return &out
 }
 
 // forgetProof forgets a proof that does not count any more: the run has come back since, under a new lease generation.

@@ -262,6 +262,14 @@ func TestExplainAndList(t *testing.T) {
 		if !e.WouldSucceed || e.Rule != "FO-4.4a" || len(e.Placement) != 2 || !e.Placement[0].Eligible || e.Placement[0].Score <= e.Placement[1].Score {
 			t.Fatalf("%+v", e)
 		}
+		e = explain(n, ExplainRequest{Kind: kvlocation.KindActor, ID: "none", Type: "user"})
+		if e.WouldSucceed || e.Error != outcome.NotFound.String() || !strings.Contains(e.Why, "Create would make it") || len(e.Placement) != 2 {
+			t.Fatalf("%+v", e)
+		}
+		e = explain(n, ExplainRequest{Kind: kvlocation.KindActor, ID: "x", Type: "room"})
+		if e.WouldSucceed || e.Error != outcome.TypeMismatch.String() {
+			t.Fatalf("%+v", e)
+		}
 		e = explain(n, ExplainRequest{Kind: kvlocation.KindSpot, ID: "none", Type: "nobodys"})
 		if e.WouldSucceed || e.Error != outcome.NotConfigured.String() {
 			t.Fatalf("%+v", e)
