@@ -161,6 +161,15 @@ func TestRemoteMail(t *testing.T) {
 		t.Errorf("a message past its deadline: %d", because)
 	}
 	e.release()
+	// As if the machine had been suspended: the time of this process has stood still, the store's has not.
+	slept := newInbound("slept")
+	slept.deadline = time.Now().Add(time.Hour)
+	e = newRemote(slept)
+	slept.deadline = time.Now().Add(-time.Second)
+	if because := o.offer(e); because != whyPast {
+		t.Errorf("a message past its deadline on the store's clock: %d", because)
+	}
+	e.release()
 }
 
 // A mailbox is bounded in count and in bytes, and what is larger than it never fits.
@@ -448,8 +457,12 @@ func TestNoticeBehindThePlace(t *testing.T) {
 		if because := o.offer(newRemote(second)); because != whyNot {
 			t.Fatal(because)
 		}
-		if _, busy := o.running(); busy && len(j.entries()) > 0 {
-			t.Error("a turn before the notice")
+		brief, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+		_, err := h.request(brief, o, "third") // a worker has looked by the time that it ends
+		cancel()
+		wantOutcome(t, err, outcome.DeadlineExceeded, outcome.Accepted)
+		if len(j.entries()) != 0 {
+			t.Errorf("%v ran before the notice", j.entries())
 		}
 		if drop {
 			h.rt.drop(o, errClosed(o))
@@ -461,7 +474,7 @@ func TestNoticeBehindThePlace(t *testing.T) {
 		}
 		if drop {
 			wantOutcome(t, within(t, first.failed, "the first's end"), outcome.Unavailable, outcome.Accepted)
-			if c := h.counts(); c.Accepted != 2 || c.Dropped != 2 {
+			if c := h.counts(); c.Accepted != 3 || c.Dropped != 3 {
 				t.Errorf("counted %+v", c)
 			}
 			continue
