@@ -171,7 +171,7 @@ func (s *Service) castTo(ctx context.Context, spot SpotRef, a ActorRef, data []b
 	token, _ := wire.EscapeID(a.ID)
 	reply, err := s.router.CallRun(ctx, &channels.RunCall{
 		Op: op, Target: r.target, RID: r.rid, Lifecycle: r.lifecycle, Data: data, Header: header, OneWay: true,
-		Subject: s.router.RunSubject(r.rid, r.lifecycle, serviceName, tail(verbMember, key.Kind, token)),
+		Subject: s.subject(r.rid, r.lifecycle, verbMember, key.Kind, token),
 	})
 	if err != nil {
 		s.misled(r, reply.Header, err)

@@ -355,7 +355,7 @@ func (s *Service) activateAt(ctx context.Context, c *Call, token string, class C
 		}
 		reply, err = s.router.CallRun(ctx, &channels.RunCall{
 			Op: c.Op, Target: key.String(), RID: at.RID, Lifecycle: at.Lifecycle,
-			Subject: s.router.RunSubject(at.RID, at.Lifecycle, serviceName, tail(verbActivate, key.Kind, token)),
+			Subject: s.subject(at.RID, at.Lifecycle, verbActivate, key.Kind, token),
 			Data:    c.Data, Header: header, OneWay: c.OneWay, Early: c.early,
 		})
 		said = reply.Header

@@ -114,7 +114,7 @@ func (s *Service) createAt(ctx context.Context, c *Call, token string, class Cla
 		var reply Reply
 		reply, err = s.router.CallRun(ctx, &channels.RunCall{
 			Op: c.Op, Target: c.key().String(), RID: rid, Lifecycle: lifecycle,
-			Subject: s.router.RunSubject(rid, lifecycle, serviceName, tail(verbNew, c.Kind, token)),
+			Subject: s.subject(rid, lifecycle, verbNew, c.Kind, token),
 			Data:    c.Data, Header: withIntent(c.Header, intent, class, typ), Early: c.early,
 		})
 		route, final = reply.Header.Get(wire.HeaderRoute), reply.Header.Get(wire.HeaderFinal)

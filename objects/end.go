@@ -147,7 +147,7 @@ func (s *Service) askOwner(ctx context.Context, op string, key kvlocation.Object
 		token, _ := wire.EscapeID(key.ID)
 		reply, err := s.router.CallRun(ctx, &channels.RunCall{
 			Op: op, Target: r.target, RID: r.rid, Lifecycle: r.lifecycle, Data: data, Header: header,
-			Subject: s.router.RunSubject(r.rid, r.lifecycle, serviceName, tail(verb, key.Kind, token)),
+			Subject: s.subject(r.rid, r.lifecycle, verb, key.Kind, token),
 		})
 		if err != nil {
 			s.misled(r, reply.Header, err)

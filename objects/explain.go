@@ -165,7 +165,7 @@ func (s *Service) askFacts(ctx context.Context, kind kvlocation.ObjectKind, toke
 	}
 	reply, err := s.router.CallRun(ctx, &channels.RunCall{
 		Op: "explain", Target: key.String(), RID: l.RID, Lifecycle: l.Lifecycle,
-		Subject: s.router.RunSubject(l.RID, l.Lifecycle, serviceName, tail(verbWhy, kind, token)),
+		Subject: s.subject(l.RID, l.Lifecycle, verbWhy, kind, token),
 	})
 	if err != nil {
 		return nil, err

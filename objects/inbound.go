@@ -55,8 +55,9 @@ const (
 	listenTimeout = 10 * time.Second
 )
 
-func tail(verb string, kind kvlocation.ObjectKind, token string) string {
-	return verb + "." + string(kind) + "." + token
+// subject is where a process run takes a verb for an object, whose ID is escaped in token.
+func (s *Service) subject(rid string, lifecycle uint64, verb string, kind kvlocation.ObjectKind, token string) string {
+	return s.router.RunSubject(rid, lifecycle, serviceName, verb+"."+string(kind)+"."+token)
 }
 
 // refusal is an error, always NotAccepted, with what another node of the fabric wants to know beside it.

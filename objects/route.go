@@ -209,7 +209,7 @@ func (rs *routes) known() int {
 func (s *Service) newRoute(key kvlocation.ObjectKey, token string, class Class, typ string, p place) *route {
 	return &route{
 		place: p, class: class, typ: typ, key: key, target: key.String(),
-		subject: s.router.RunSubject(p.rid, p.lifecycle, serviceName, tail(verbMessage, key.Kind, token)),
+		subject: s.subject(p.rid, p.lifecycle, verbMessage, key.Kind, token),
 	}
 }
 
