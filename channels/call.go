@@ -111,7 +111,12 @@ func (r *Router) attemptOnce(ctx context.Context, op *operation, to target) (Rep
 	case op.last != nil:
 		return reply, op.last
 	}
-	return Reply{}, outcome.Wrap(op.call.Op, outcome.Unavailable, outcome.NotAccepted, directName(op), "the process has gone, or its connection is down", errNobody)
+	return Reply{}, nobody(op)
+}
+
+// nobody is the error of an operation at a node whose inbox nothing listens on.
+func nobody(op *operation) error {
+	return outcome.Wrap(op.call.Op, outcome.Unavailable, outcome.NotAccepted, directName(op), "the process has gone, or its connection is down", errNobody)
 }
 
 func directName(op *operation) string {

@@ -161,15 +161,17 @@ func (r *Router) greet(ctx context.Context, op *operation, l *link) error {
 	select {
 	case <-g.done:
 	case <-ctx.Done():
-		return outcome.FromContext(ctx, op.call.Op, outcome.NotAccepted, directName(op), "the node was not greeted yet")
+		return outcome.FromContext(ctx, op.call.Op, outcome.NotAccepted, directName(op), errNoAnswer.Error())
 	case <-t.C:
-		return outcome.Wrap(op.call.Op, outcome.DeadlineExceeded, outcome.NotAccepted, directName(op), "the node was not greeted yet", context.DeadlineExceeded)
+		return outcome.Wrap(op.call.Op, outcome.DeadlineExceeded, outcome.NotAccepted, directName(op), errNoAnswer.Error(), context.DeadlineExceeded)
 	}
 	switch {
 	case errors.Is(g.err, errIdentity):
 		return outcome.Wrap(op.call.Op, outcome.ProtocolError, outcome.NotAccepted, directName(op), "the handshake failed", g.err)
+	case errors.Is(g.err, errNobody):
+		return nobody(op)
 	case g.err != nil:
-		return outcome.Wrap(op.call.Op, outcome.Unavailable, outcome.NotAccepted, directName(op), "not connected", g.err)
+		return outcome.Wrap(op.call.Op, outcome.Unavailable, outcome.NotAccepted, directName(op), "", g.err)
 	}
 	return nil
 }
