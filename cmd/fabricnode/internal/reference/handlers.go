@@ -1,12 +1,9 @@
 package reference
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -63,27 +60,13 @@ func work(ctx context.Context, data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	timer := time.NewTimer(time.Duration(req.SleepMS) * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return req.Payload, nil
-	case <-ctx.Done():
-		return nil, outcome.FromContext(ctx, "work", outcome.Accepted, "", "ended while it slept")
-	}
+	return req.Payload, sleep(ctx, "work", time.Duration(req.SleepMS)*time.Millisecond)
 }
 
 func parseWork(data []byte) (workRequest, error) {
 	const form = `the payload must be a JSON object {"sleep_ms":n,"payload":...}`
 	var req workRequest
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(&req)
-	if err == nil {
-		if _, more := dec.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("something follows the object")
-		}
-	}
+	err := decode(data, &req)
 	switch {
 	case err != nil:
 		return req, outcome.Wrap("work", outcome.InvalidOperation, outcome.Accepted, "", form, err)

@@ -3,6 +3,7 @@ package reference
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"sync"
 	"time"
@@ -86,7 +87,7 @@ func (l *ledger) do(ctx context.Context, r ledgerRequest) error {
 	case "append":
 		return l.append(r.Client, r.Seq, r.Data)
 	case "sleep":
-		return sleep(ctx, time.Duration(r.MS)*time.Millisecond)
+		return sleep(ctx, "sleep", time.Duration(r.MS)*time.Millisecond)
 	case "timer":
 		data, err := json.Marshal(timerData{r.Client, r.Seq, r.Data})
 		if err != nil {
@@ -126,14 +127,19 @@ func (l *ledger) reply(ctx context.Context) (ledgerReply, error) {
 	}, err
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+// sleep waits within a request or turn. One that is ended before its deadline is ended by the node: because it stops, or
+// lost its lease.
+func sleep(ctx context.Context, op string, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return outcome.FromContext(ctx, "sleep", outcome.Accepted, "", "ended while it slept")
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return outcome.Wrap(op, outcome.Unavailable, outcome.Accepted, "", "ended while it slept", context.Cause(ctx))
+		}
+		return outcome.FromContext(ctx, op, outcome.Accepted, "", "ended while it slept")
 	}
 }
 

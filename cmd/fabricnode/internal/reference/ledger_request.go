@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"time"
 
 	"natsfabric/outcome"
@@ -59,15 +60,7 @@ const ledgerOps = "append, read, sleep, timer, panic or guard"
 // parseLedger reads a request and checks its fields.
 func parseLedger(data []byte) (ledgerRequest, error) {
 	var r ledgerRequest
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(&r)
-	if err == nil {
-		if _, more := dec.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("something follows the object")
-		}
-	}
-	if err != nil {
+	if err := decode(data, &r); err != nil {
 		return r, outcome.Wrap("ledger", outcome.InvalidOperation, outcome.Accepted, "", ledgerForm, err)
 	}
 	switch r.Op {
@@ -106,6 +99,30 @@ func parseLedger(data []byte) (ledgerRequest, error) {
 		return r, invalid(fmt.Sprintf("unknown op %.40q: it must be %s", r.Op, ledgerOps))
 	}
 	return r, nil
+}
+
+// decode reads a payload that must be one JSON object with known fields, and says what is wrong in JSON's terms.
+func decode(data []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(into)
+	var kind *json.UnmarshalTypeError
+	switch {
+	case err == nil:
+		if _, more := dec.Token(); !errors.Is(more, io.EOF) {
+			return errors.New("something follows the object")
+		}
+		return nil
+	case errors.Is(err, io.EOF):
+		return errors.New("it is empty")
+	case errors.As(err, &kind) && kind.Field == "":
+		return fmt.Errorf("it is of the JSON type %s", kind.Value)
+	case errors.As(err, &kind) && kind.Type.Kind() == reflect.String:
+		return fmt.Errorf("%s must be a string, not a %s", kind.Field, kind.Value)
+	case errors.As(err, &kind):
+		return fmt.Errorf("%s must be a whole number, not a %s", kind.Field, kind.Value)
+	}
+	return err
 }
 
 func invalid(text string) error {

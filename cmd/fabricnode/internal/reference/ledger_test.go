@@ -1,11 +1,13 @@
 package reference
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"natsfabric/outcome"
 )
@@ -24,11 +26,13 @@ func TestParseLedger(t *testing.T) {
 		kind outcome.Kind
 		says string
 	}{
-		"":                                 {outcome.InvalidOperation, "JSON object"},
+		"":                                 {outcome.InvalidOperation, ": it is empty"},
 		"hello":                            {outcome.InvalidOperation, "JSON object"},
-		"[]":                               {outcome.InvalidOperation, "JSON object"},
+		"[]":                               {outcome.InvalidOperation, ": it is of the JSON type array"},
+		`{"op":"sleep","ms":"x"}`:          {outcome.InvalidOperation, ": ms must be a whole number, not a string"},
+		`{"op":7}`:                         {outcome.InvalidOperation, ": op must be a string, not a number"},
 		`{"op":"append","sequence":1}`:     {outcome.InvalidOperation, `"sequence"`},
-		`{"op":"append","seq":1.5}`:        {outcome.InvalidOperation, "JSON object"},
+		`{"op":"append","seq":1.5}`:        {outcome.InvalidOperation, "seq must be a whole number, not a number 1.5"},
 		`{"op":"read"} {}`:                 {outcome.InvalidOperation, "something follows"},
 		`{}`:                               {outcome.InvalidOperation, "the op is missing"},
 		`{"op":"burn"}`:                    {outcome.InvalidOperation, `unknown op "burn": it must be append, read`},
@@ -47,6 +51,21 @@ func TestParseLedger(t *testing.T) {
 		if !errors.Is(err, c.kind) || !errors.Is(err, outcome.Accepted) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%.60s: got %v, want %v, Accepted and %q", bad, err, c.kind, c.says)
 		}
+	}
+}
+
+// A sleep that is cut short says by what: its own deadline, or its node.
+func TestSleepIsCutShort(t *testing.T) {
+	stopping := errors.New("the node is shutting down")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(stopping)
+	if err := sleep(ctx, "sleep", time.Minute); !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.Accepted) || !errors.Is(err, stopping) {
+		t.Errorf("got %v, want Unavailable and Accepted by %v", err, stopping)
+	}
+	past, cancelPast := context.WithTimeout(t.Context(), 0)
+	defer cancelPast()
+	if err := sleep(past, "sleep", time.Minute); !errors.Is(err, outcome.DeadlineExceeded) || !errors.Is(err, outcome.Accepted) {
+		t.Errorf("got %v, want DeadlineExceeded and Accepted", err)
 	}
 }
 
