@@ -56,6 +56,9 @@ func (c *callCmd) target() (caller, error) {
 		return nil, err
 	}
 	if !object {
+		if hint := asFlag(c.Channel); hint != "" {
+			return nil, withCode(ExitUsage, fmt.Errorf("%q is no name of a channel%s", c.Channel, hint))
+		}
 		return c.toChannel, errors.Join(c.check("--instance", c.Instance == "", "names the type of a Spot: it needs --spot"),
 			withCode(ExitUsage, wire.CheckName("channel name", c.Channel)), checkRID("--to", c.To))
 	}

@@ -18,6 +18,7 @@ import (
 
 	"natsfabric/internal/embedded"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 	"natsfabric/outcome"
 )
 
@@ -154,6 +155,40 @@ func TestJSONFailure(t *testing.T) {
 	}
 }
 
+// A command that is not there is named as it was typed, with the one that was meant.
+func TestUnknownCommand(t *testing.T) {
+	for word, says := range map[string]string{
+		"objetcs":  `fabricnode: unknown command "objetcs", did you mean "objects"? (`,
+		"nonsense": `fabricnode: unknown command "nonsense": it must be one of run, init, `,
+	} {
+		var out, errs bytes.Buffer
+		if code := Main([]string{word}, strings.NewReader(""), &out, &errs); code != ExitUsage || !strings.HasPrefix(errs.String(), says) {
+			t.Errorf("%s: exit code %d, %q", word, code, errs.String())
+		}
+	}
+}
+
+// What stays with a node that ends is counted and can be released by what is said.
+func TestLeftObjects(t *testing.T) {
+	c := &runCmd{RID: "n6"}
+	for owned, want := range map[int]string{
+		0: "",
+		1: "1 object stays with n6/12, Unavailable until released: fabricnode release --owner n6/12",
+		3: "3 objects stay with n6/12, Unavailable until released: fabricnode release --owner n6/12",
+	} {
+		if got := c.left([]objects.TypeSnapshot{{Owned: owned / 2}, {Owned: owned - owned/2}}, 12); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestTypesText(t *testing.T) {
+	d := &kvlocation.Descriptor{Types: []kvlocation.TypeInfo{{Name: "ledger", Class: "actor", Full: true}, {Name: "ledger", Class: "user_spot"}}}
+	if got := typesText(d); got != "ledger (actor (full), user_spot)" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // Waiting for input that does not come is no reason to need two signals.
 func TestReadStdinEndsWithASignal(t *testing.T) {
 	in, typist := io.Pipe()
@@ -188,7 +223,7 @@ func TestVersion(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, errs.String())
 	}
 	var v versionReply
-	if err := json.Unmarshal(out.Bytes(), &v); err != nil || v.Version == "" || v.NATSServer == "" || v.MinServer != kvlocation.MinServer {
+	if err := json.Unmarshal(out.Bytes(), &v); err != nil || !v.OK || v.Version == "" || v.NATSServer == "" || v.MinServer != kvlocation.MinServer {
 		t.Errorf("%v: %s", err, out.String())
 	}
 	out.Reset()

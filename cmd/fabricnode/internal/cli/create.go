@@ -38,7 +38,7 @@ type createReply struct {
 func (c *createCmd) Run(a *app) error {
 	key, given, err := c.key()
 	if err == nil && !given {
-		err = withCode(ExitUsage, errors.New("no object is named: give --actor ID or --spot ID"))
+		err = withCode(ExitUsage, errors.New("no object is named: give --actor ID or --spot ID"+asFlag(c.Input)))
 	}
 	if err != nil {
 		return err
@@ -104,8 +104,11 @@ type destroyCmd struct {
 
 // destroyReply is what destroy answers with --json.
 type destroyReply struct {
-	OK        bool   `json:"ok"`
-	Destroyed string `json:"destroyed"`
+	OK         bool                  `json:"ok"`
+	Destroyed  string                `json:"destroyed"`
+	Kind       kvlocation.ObjectKind `json:"kind"`
+	ID         string                `json:"id"`
+	Generation uint64                `json:"generation"`
 }
 
 func (c *destroyCmd) Run(a *app) error {
@@ -125,7 +128,13 @@ func (c *destroyCmd) Run(a *app) error {
 		if err != nil {
 			return err
 		}
-		return a.print(destroyReply{true, n.text()}, func(w io.Writer) { fmt.Fprintf(w, "%s is destroyed; its ID is free\n", n.text()) })
+		verb := "destroyed"
+		if n.Kind == kvlocation.KindSpot {
+			verb = "closed"
+		}
+		return a.print(destroyReply{true, n.text(), n.Kind, n.ID, n.generation}, func(w io.Writer) {
+			fmt.Fprintf(w, "%s is %s; its ID is free\n", n.text(), verb)
+		})
 	})
 }
 

@@ -59,6 +59,15 @@ func (c *explainCmd) Run(a *app) error {
 		if err != nil {
 			return err
 		}
+		if known := e.Location != nil; known || e.Error == outcome.NotFound.String() {
+			present := uint64(0)
+			if known {
+				present = e.Location.Generation
+			}
+			if err := n.is("explain", present); err != nil {
+				return err
+			}
+		}
 		return a.print(explainReply{true, e}, func(w io.Writer) { printExplanation(w, n, e) })
 	})
 }
@@ -69,17 +78,17 @@ func printExplanation(w io.Writer, n named, e objects.Explanation) {
 		verdict = "would fail: " + e.Error
 	}
 	fmt.Fprintf(w, "a call to %s %q %s (%s)\n  %s\n", n.Kind, n.ID, verdict, e.Rule, e.Why)
-	if e.Location != nil {
-		printLocation(w, *e.Location)
-	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	defer t.Flush()
+	if e.Location != nil {
+		writeLocation(t, *e.Location)
+	}
 	if o := e.Object; o != nil {
 		running := "no turn is running"
 		if o.RunningMillis > 0 {
 			running = fmt.Sprintf("a turn has been running for %v", time.Duration(o.RunningMillis)*time.Millisecond)
 		}
-		fmt.Fprintf(t, "  in memory\t%s; %d messages (%d bytes) wait, %s, %d timers\n", o.State, o.Mail, o.MailBytes, running, o.Timers)
+		fmt.Fprintf(t, "  in memory\t%s; waiting: %s (%s); %s; %s\n", o.State, plural(o.Mail, "message"), plural(o.MailBytes, "byte"), running, plural(o.Timers, "timer"))
 		if o.MustAdopt {
 			fmt.Fprintf(t, "\tits owner's lease lapsed: it is adopted at its next turn\n")
 		}
@@ -131,6 +140,9 @@ func (c *objectsCmd) Run(a *app) error {
 			Kind: kvlocation.ObjectKind(c.Kind), Class: kvlocation.Class(c.Class), Type: c.Type, RID: c.Owner.rid,
 			Lifecycle: c.Owner.lifecycle, Prefix: c.Prefix, Limit: c.Limit, Cursor: c.Cursor,
 		})
+		if c.Cursor != "" && errors.Is(err, outcome.InvalidOperation) { // the rest was checked
+			return withCode(ExitUsage, fmt.Errorf("--cursor %.80q is not allowed: it must be what the page before said: %w", c.Cursor, err))
+		}
 		if err != nil {
 			return err
 		}
@@ -147,14 +159,14 @@ func printObjects(w io.Writer, page objects.ListPage) {
 		return
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "OBJECT\tTYPE\tCLASS\tPHASE\tOWNER\tALIVE\tOWNER GENERATION\tCREATED")
+	fmt.Fprintln(t, "TYPE\tCLASS\tPHASE\tOWNER\tALIVE\tOWNER GENERATION\tCREATED\tOBJECT") // an ID may be long
 	for _, o := range page.Objects {
 		alive := "yes"
 		if !o.Alive {
 			alive = "no"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s/%d\t%s\t%d\t%s\n", refText(o.Key(), o.Generation), o.Type, o.Class, o.Phase,
-			o.RID, o.Lifecycle, alive, o.OwnerGeneration, o.Created.UTC().Format(time.RFC3339))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s/%d\t%s\t%d\t%s\t%s\n", o.Type, o.Class, o.Phase, o.RID, o.Lifecycle, alive,
+			o.OwnerGeneration, o.Created.UTC().Format(time.RFC3339), refText(o.Key(), o.Generation))
 	}
 	t.Flush()
 	if page.Next != "" {

@@ -85,7 +85,7 @@ func typesText(d *kvlocation.Descriptor) string {
 		}
 		class := string(t.Class)
 		if t.Full {
-			class += ", full"
+			class += " (full)"
 		}
 		classes[t.Name] = append(classes[t.Name], class)
 	}

@@ -74,9 +74,12 @@ func parseObject(word string) (named, error) {
 		_, err := wire.EscapeID(word)
 		return named{ObjectKey: kvlocation.ObjectKey{ID: word}}, err
 	}
-	whole := strings.Contains(token, "@")
+	_, generation, whole := strings.Cut(token, "@")
 	if !whole {
 		word += "@0"
+	}
+	if generation == "0" {
+		return named{}, fmt.Errorf("%q is not allowed: a generation is at least 1 (fabricnode locate shows it)", word)
 	}
 	n := named{ObjectKey: kvlocation.ObjectKey{Kind: kvlocation.ObjectKind(kind)}}
 	if n.Kind == kvlocation.KindActor {
@@ -95,6 +98,24 @@ func wordError(word string, whole bool, err error) error {
 		return err
 	}
 	return fmt.Errorf("%q is not allowed: it must be actor/ID or spot/ID with bytes other than letters, digits, _ and - as =XX; --actor and --spot take every ID as it is", strings.TrimSuffix(word, "@0"))
+}
+
+// asFlag says how an object that was named in one word is named where that word is something else; empty for a word that
+// names none.
+func asFlag(word string) string {
+	n, err := parseObject(word)
+	if err != nil || n.Kind == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (for the object: --%s %s)", n.Kind, shellWord(n.ID))
+}
+
+// shellWord quotes a text where a shell needs it.
+func shellWord(s string) string {
+	if token, err := wire.EscapeID(s); err == nil && token == s {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // exactFlags name an object with its generation, for what is done to one incarnation only.
@@ -154,7 +175,7 @@ func locate(ctx context.Context, svc *objects.Service, n named) (objects.Locatio
 	case spotErr == nil:
 		return spot, nil
 	}
-	return spot, outcome.New("locate", outcome.NotFound, outcome.NotAccepted, fmt.Sprintf("object %q", n.ID), "neither an Actor nor a Spot has this ID")
+	return spot, outcome.New("find", outcome.NotFound, outcome.NotAccepted, fmt.Sprintf("object %q", n.ID), "neither an Actor nor a Spot has this ID")
 }
 
 type locateCmd struct {
@@ -179,15 +200,33 @@ func (c *locateCmd) Run(a *app) error {
 		if err != nil {
 			return err
 		}
-		if n.generation != 0 && n.generation != at.Generation {
-			return outcome.New("locate", outcome.NotFound, outcome.NotAccepted, n.text(), fmt.Sprintf("that incarnation is gone: the present generation is %d", at.Generation))
+		if err := n.is("locate", at.Generation); err != nil {
+			return err
 		}
 		return a.print(locateReply{true, at, refText(at.Key(), at.Generation)}, func(w io.Writer) { printLocation(w, at) })
 	})
 }
 
+// is refuses another incarnation than the one that was named, if one was. present is 0 when there is none.
+func (n named) is(op string, present uint64) error {
+	if n.generation == 0 || n.generation == present {
+		return nil
+	}
+	now := "there is none now"
+	if present > 0 {
+		now = fmt.Sprintf("the present generation is %d", present)
+	}
+	return outcome.New(op, outcome.NotFound, outcome.NotAccepted, n.text(), "that incarnation is gone: "+now)
+}
+
 func printLocation(w io.Writer, at objects.Location) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	defer t.Flush()
+	writeLocation(t, at)
+}
+
+// writeLocation writes the rows about a location into a table.
+func writeLocation(t io.Writer, at objects.Location) {
 	fmt.Fprintf(t, "%s\n", refText(at.Key(), at.Generation))
 	fmt.Fprintf(t, "  type\t%s (%s)\n", at.Type, at.Class)
 	fmt.Fprintf(t, "  phase\t%s\n", at.Phase)
@@ -198,7 +237,6 @@ func printLocation(w io.Writer, at objects.Location) {
 	if !at.Created.IsZero() {
 		fmt.Fprintf(t, "  created\t%s, last changed %s\n", at.Created.UTC().Format(time.RFC3339), at.Updated.UTC().Format(time.RFC3339))
 	}
-	t.Flush()
 }
 
 func aliveText(at objects.Location) string {

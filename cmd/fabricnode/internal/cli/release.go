@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -26,9 +27,9 @@ type releaseCmd struct {
 	Owner   owner         `group:"Bulk" placeholder:"RID/LIFECYCLE" help:"Release every object that this process run owns, in place of one object."`
 	Type    string        `group:"Bulk" placeholder:"NAME" help:"Only those of this type."`
 	DryRun  bool          `group:"Bulk" help:"Say what would be released; change nothing."`
-	Rate    int           `group:"Bulk" placeholder:"N" help:"Releases a second at most: 1 to 10000. Default 500."`
+	Rate    *int          `group:"Bulk" placeholder:"N" help:"Releases a second at most: 1 to 10000. Default 500."`
 	Reason  string        `placeholder:"TEXT" help:"Goes into the audit entries."`
-	Timeout time.Duration `default:"10m" help:"How long to wait for the end. The release goes on at the node that works on it; the same command waits for it again."`
+	Timeout time.Duration `default:"10m" help:"How long to wait for the end. The release goes on at the node that works on it; the same command goes on with what is left."`
 }
 
 const (
@@ -46,16 +47,19 @@ type releaseReply struct {
 
 // request checks the flags.
 func (c *releaseCmd) request() (objects.ReleaseRequest, string, error) {
-	req := objects.ReleaseRequest{DryRun: c.DryRun, Rate: c.Rate, Reason: c.Reason, By: operator()}
+	req := objects.ReleaseRequest{DryRun: c.DryRun, Reason: c.Reason, By: operator()}
+	if c.Rate != nil {
+		req.Rate = *c.Rate
+	}
 	usage := func(err error) (objects.ReleaseRequest, string, error) { return req, "", withCode(ExitUsage, err) }
 	switch {
 	case len(c.Reason) > maxReason:
 		return usage(fmt.Errorf("--reason is longer than %d bytes", maxReason))
-	case c.Rate < 0 || c.Rate > objects.MaxReleaseRate:
-		return usage(fmt.Errorf("--rate %d is not allowed: it must be 1 to %d", c.Rate, objects.MaxReleaseRate))
+	case c.Rate != nil && (req.Rate < 1 || req.Rate > objects.MaxReleaseRate):
+		return usage(fmt.Errorf("--rate %d is not allowed: it must be 1 to %d", req.Rate, objects.MaxReleaseRate))
 	}
 	if c.Owner.rid == "" {
-		if c.Type != "" || c.Rate != 0 {
+		if c.Type != "" || c.Rate != nil {
 			return usage(errors.New("--type and --rate need --owner"))
 		}
 		n, err := c.exact()
@@ -119,26 +123,32 @@ func (c *releaseCmd) Run(a *app) error {
 }
 
 // release begins a release at any node, and asks that node until it has ended. When the node goes away another one goes
-// on.
+// on; that it finds nothing is the end of a release then, and a mistake of the operator's where nothing had begun.
 func (c *releaseCmd) release(ctx context.Context, a *app, nc *nats.Conn, req objects.ReleaseRequest, target string) (fabric.ReleaseReply, error) {
 	data, err := json.Marshal(req)
 	if err != nil {
 		return fabric.ReleaseReply{}, err
 	}
 	anyNode := wire.Mesh(c.Mesh).Admin("release")
-	subject, lost := anyNode, 0
+	subject, lost, last := anyNode, 0, fabric.ReleaseReply{}
 	for {
 		report, err := askRelease(ctx, nc, subject, data, target)
+		nothing := req.RID != "" && errors.Is(err, outcome.NotFound)
 		switch {
 		case err == nil && report.Done:
 			return report, nil
 		case err == nil:
-			subject, lost = report.Poll, 0
+			subject, lost, last = report.Poll, 0, report
 			a.screen.progress(releaseProgress(report))
+		case nothing && last.Poll != "":
+			last.Done, last.Waiting = true, false
+			return last, nil
+		case nothing:
+			return report, fmt.Errorf("%w (fabricnode objects --owner %s shows what is left)", err, req.RID)
 		case errors.Is(err, nats.ErrNoResponders) && subject == anyNode:
 			return report, outcome.Wrap("release", outcome.Unavailable, outcome.NotAccepted, target, fmt.Sprintf("no node of mesh %q serves: a release is the work of one, so start one", c.Mesh), err)
 		case ctx.Err() != nil:
-			return report, outcome.FromContext(ctx, "release", outcome.Unknown, target, "the wait for it has ended; it goes on at the node that works on it, and the same command waits for it again")
+			return report, outcome.FromContext(ctx, "release", outcome.Unknown, target, "the wait for it has ended; "+goesOn(last)+", and the same command goes on with what is left")
 		case errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded) && lost < 2:
 			a.screen.tell("the node that worked on the release does not answer; another one is asked to go on")
 			subject = anyNode
@@ -162,6 +172,14 @@ func askRelease(ctx context.Context, nc *nats.Conn, subject string, data []byte,
 	return r, json.Unmarshal(m.Data, &r)
 }
 
+// goesOn says where a release goes on without the command.
+func goesOn(last fabric.ReleaseReply) string {
+	if last.AnsweredBy == "" {
+		return "a node that took it works on it"
+	}
+	return last.AnsweredBy + " works on it"
+}
+
 func releaseProgress(r fabric.ReleaseReply) string {
 	if r.Waiting {
 		return fmt.Sprintf("%s makes sure that the owner is gone, until %s at least", r.AnsweredBy, r.Until.UTC().Format(time.TimeOnly))
@@ -177,13 +195,20 @@ func printRelease(w io.Writer, target string, r fabric.ReleaseReply) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, o := range r.Objects {
 		if r.DryRun || o.Outcome != "released" {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", refText(kvlocation.ObjectKey{Kind: o.Kind, ID: o.ID}, o.Generation), o.Type, o.Outcome, o.Why)
+			row := []string{refText(kvlocation.ObjectKey{Kind: o.Kind, ID: o.ID}, o.Generation), o.Type, o.Outcome}
+			if o.Why != "" {
+				row = append(row, o.Why)
+			}
+			fmt.Fprintln(t, strings.Join(row, "\t"))
 		}
 	}
 	t.Flush()
 	fmt.Fprintf(w, "%s: %d %s", target, r.Released, verb)
 	if r.Skipped > 0 || r.Failed > 0 {
 		fmt.Fprintf(w, ", %d skipped, %d failed", r.Skipped, r.Failed)
+	}
+	if !r.DryRun && r.Released+r.Skipped+r.Failed == 0 {
+		fmt.Fprint(w, "; none is left, they were released or closed meanwhile")
 	}
 	fmt.Fprintln(w)
 }

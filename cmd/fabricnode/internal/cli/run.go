@@ -16,6 +16,7 @@ import (
 	"natsfabric/cmd/fabricnode/internal/reference"
 	"natsfabric/fabric"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 )
 
 type runCmd struct {
@@ -187,13 +188,51 @@ func (c *runCmd) endAtOnce(a *app, node *fabric.Node) {
 	for _, s := range node.Metrics().Served {
 		under += s.Running + s.Queued
 	}
-	a.screen.tell("fabricnode: ended at once: requests cut off: %d; the lease of %s expires by itself within %v", under, c.RID, c.LeaseTTL)
+	text := fmt.Sprintf("fabricnode: ended at once: requests cut off: %d", under)
+	types := node.Objects().Metrics().Types
+	turns, mail := 0, 0
+	for _, t := range types {
+		turns += t.Running
+		mail += int(t.Accepted - t.Run - t.Expired - t.Dropped)
+	}
+	if turns+mail > 0 {
+		text += fmt.Sprintf(", turns of objects: %d, with %s waiting", turns, plural(mail, "message"))
+	}
+	text += fmt.Sprintf("; the lease of %s expires by itself within %v", c.RID, c.LeaseTTL)
+	if left := c.left(types, node.Lifecycle()); left != "" {
+		text += "; " + left
+	}
+	a.screen.tell("%s", text)
+}
+
+// left says which objects stay with this process run when it has ended; empty when none does.
+func (c *runCmd) left(types []objects.TypeSnapshot, lifecycle uint64) string {
+	owned := 0
+	for _, t := range types {
+		owned += t.Owned
+	}
+	if owned == 0 {
+		return ""
+	}
+	run := owner{c.RID, lifecycle}
+	return fmt.Sprintf("%s with %s, Unavailable until released: fabricnode release --owner %s", stay(owned), run, run)
+}
+
+func stay(n int) string {
+	if n == 1 {
+		return "1 object stays"
+	}
+	return fmt.Sprintf("%d objects stay", n)
 }
 
 func (c *runCmd) shutdown(a *app, node *fabric.Node) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.StopTimeout)
 	defer cancel()
-	if err := node.Shutdown(ctx); err != nil {
+	err := node.Shutdown(ctx)
+	if left := c.left(node.Objects().Metrics().Types, node.Lifecycle()); left != "" {
+		a.log.Warn(left)
+	}
+	if err != nil {
 		code := ExitFailure
 		if errors.Is(err, fabric.ErrCutOff) {
 			code = ExitAccepted

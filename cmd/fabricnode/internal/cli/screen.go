@@ -47,7 +47,8 @@ const (
 )
 
 // screen is standard error: what a person reads while a command runs. On a terminal one progress line stands below
-// everything else and is replaced; elsewhere one is written now and then. Its methods may be called from any goroutine.
+// everything else and is replaced; elsewhere one is written now and then, if it says something new. Its methods may be
+// called from any goroutine.
 type screen struct {
 	w    io.Writer
 	live bool
@@ -55,6 +56,7 @@ type screen struct {
 	mu    sync.Mutex
 	width int // of the progress line that stands on the terminal
 	last  time.Time
+	line  string // the last progress line where there is no terminal
 }
 
 func newScreen(w io.Writer) *screen { return &screen{w: w, live: isTerminal(w)} }
@@ -75,8 +77,8 @@ func (s *screen) progress(line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.live {
-		if time.Since(s.last) >= sparse {
-			s.last = time.Now()
+		if line != s.line && time.Since(s.last) >= sparse {
+			s.last, s.line = time.Now(), line
 			fmt.Fprintln(s.w, line)
 		}
 		return

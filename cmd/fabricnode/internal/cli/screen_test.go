@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestScreenOnATerminal(t *testing.T) {
@@ -28,8 +29,11 @@ func TestScreenElsewhere(t *testing.T) {
 	s.progress("one")
 	s.progress("two, too soon after the first")
 	s.tell("stays")
+	s.last = time.Time{}
+	s.progress("one") // which stands there already
+	s.progress("three")
 	s.end()
-	if out.String() != "one\nstays\n" {
+	if out.String() != "one\nstays\nthree\n" {
 		t.Errorf("got %q", out.String())
 	}
 }

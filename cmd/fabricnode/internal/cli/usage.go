@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,6 +55,14 @@ func inFlags(err error) error {
 	return withCode(ExitUsage, flagError{err})
 }
 
+// plural is a number of things: noun must take an s.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 // checkDuration refuses a duration outside its range.
 func checkDuration(flag string, d, lo, hi time.Duration) error {
 	if d < lo || d > hi {
@@ -64,7 +73,7 @@ func checkDuration(flag string, d, lo, hi time.Duration) error {
 
 var (
 	noValue      = regexp.MustCompile(`^(--[a-z-]+): expected .* value but got "EOL" \(<EOL>\)$`)
-	strayWord    = regexp.MustCompile(`^unexpected argument (\S+)`)
+	strayWord    = regexp.MustCompile(`^unexpected argument ([^\s,]+)(?:, did you mean "([^"]+)")?`)
 	emptyAllowed = `one of "",`
 )
 
@@ -75,7 +84,11 @@ func parseError(model *kong.Application, err error) error {
 	if m := noValue.FindStringSubmatch(text); m != nil {
 		err = fmt.Errorf("%s needs a value", m[1])
 	} else if m := strayWord.FindStringSubmatch(text); m != nil && errors.As(err, &at) && at.Context.Command() == "" {
-		err = fmt.Errorf("unknown command %q: it must be one of %s", m[1], strings.Join(commands(model), ", "))
+		if slices.Contains(commands(model), m[2]) {
+			err = fmt.Errorf("unknown command %q, did you mean %q?", m[1], m[2])
+		} else {
+			err = fmt.Errorf("unknown command %q: it must be one of %s", m[1], strings.Join(commands(model), ", "))
+		}
 	} else if strings.Contains(text, emptyAllowed) {
 		err = errors.New(strings.ReplaceAll(text, emptyAllowed, "one of "))
 	}

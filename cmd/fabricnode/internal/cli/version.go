@@ -15,6 +15,7 @@ import (
 type versionCmd struct{}
 
 type versionReply struct {
+	OK         bool   `json:"ok"`
 	Version    string `json:"version"`
 	Revision   string `json:"revision,omitempty"`
 	Go         string `json:"go"`
@@ -39,7 +40,7 @@ func (v versionReply) write(w io.Writer) {
 
 func versions() versionReply {
 	v := versionReply{
-		Version: "(devel)", Go: runtime.Version(), NATSServer: server.VERSION, NATSClient: nats.Version,
+		OK: true, Version: "(devel)", Go: runtime.Version(), NATSServer: server.VERSION, NATSClient: nats.Version,
 		MinServer: kvlocation.MinServer,
 	}
 	info, ok := debug.ReadBuildInfo()
