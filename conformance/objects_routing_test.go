@@ -226,10 +226,12 @@ func generationRefusesNoMessage(t *testing.T) {
 // to a former incarnation are refused, name both, and change nothing.
 func exactReferencesAreChecked(t *testing.T) {
 	s := objectScene(t, bed.Options{}, "a", "b")
+	old := s.another(t, "old") // whose routes are those of the former incarnations, so that the owner is asked
 	stale := map[string]uint64{}
 	now := map[string]uint64{}
 	for _, object := range []bed.Act{bed.Actor(history.Request, "alice"), bed.UserSpot(history.Request, "room"), bed.UserSpot(history.Request, "hall")} {
 		stale[object.Key()] = s.made(t, object, "a")
+		served(t, "the former incarnation", old.Do(t, object), "a", stale[object.Key()], 1)
 		s.do(t, bed.Ref(history.Destroy, object.Class, object.Object, stale[object.Key()]))
 		now[object.Key()] = s.made(t, object, "a")
 	}
@@ -241,7 +243,9 @@ func exactReferencesAreChecked(t *testing.T) {
 		t.Helper()
 		before := map[string]kvlocation.Entry{actor: s.owned(t, actor), room: s.owned(t, room), hall: s.owned(t, hall)}
 		for i, a := range acts {
-			want(t, fmt.Sprintf("%s %d: %s", what, i, a.Way), s.user.Do(t, a).Op, outcome.NotFound, outcome.NotAccepted)
+			for _, u := range []*bed.User{old, s.user} {
+				want(t, fmt.Sprintf("%s %d: %s", what, i, a.Way), u.Do(t, a).Op, outcome.NotFound, outcome.NotAccepted)
+			}
 		}
 		for _, was := range before {
 			s.unchanged(t, what, was)
