@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 	"go.uber.org/zap"
@@ -13,7 +14,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"natsfabric/fabrictest"
-	"natsfabric/internal/monotime"
 	"natsfabric/outcome"
 )
 
@@ -54,6 +54,9 @@ func TestMissingStream(t *testing.T) {
 		t.Errorf("the fault is %v", err)
 	}
 	wantText(t, p.Fault(), "KV_FABRIC_m_LOCATION")
+	if e := wantEvent(t, l, LeaseStreamMissing); !errors.Is(e.Err, ErrStreamMissing) || e.Generation != l.Generation() {
+		t.Errorf("the event is %+v", e)
+	}
 	renewed := l.acked.Load().revision
 	fabrictest.Eventually(t, readyIn, "renewals go on", func() bool { return l.acked.Load().revision > renewed+3 })
 	if n := log.FilterMessage("the store is not as it should be").FilterLevelExact(zapcore.ErrorLevel).Len(); n != 1 {
@@ -69,27 +72,39 @@ func TestMissingStream(t *testing.T) {
 	}
 }
 
-// TestFault shows when a store that cannot be checked is a fault, and when it is none any more.
+// TestFault: only what the server says is a fault of the store. A check that was not answered, because the own
+// connection or its buffer gave way, changes nothing.
 func TestFault(t *testing.T) {
 	t.Parallel()
-	p := newMesh(t).program("n1")
-	silent := unavailable("read", "stream", errNoAnswer)
-	ago := func(d time.Duration) monotime.Time { return monotime.Now().Add(-d) }
-	p.setFault(silent, ago(faultAfter/2))
-	if err := p.Fault(); err != nil {
-		t.Errorf("in an election: %v", err)
+	core, log := observer.New(zapcore.InfoLevel)
+	s := &Store{log: zap.New(core)}
+	unanswered := []error{
+		unavailable("read", "stream", errNoAnswer), unavailable("read", "stream", nats.ErrReconnectBufExceeded),
+		unavailable("read", "stream", nats.ErrConnectionReconnecting),
 	}
-	p.setFault(silent, ago(2*faultAfter))
-	if err := p.Fault(); !errors.Is(err, outcome.Unavailable) || p.missing() != nil {
-		t.Errorf("after a long silence: %v", err)
+	for _, err := range unanswered {
+		if s.setFault(err) || s.Fault() != nil {
+			t.Errorf("after %v: %v", err, s.Fault())
+		}
 	}
-	p.setFault(notConfigured("check", "stream", ErrStreamMissing), ago(0))
-	if err := p.Fault(); !errors.Is(err, ErrStreamMissing) || p.missing() == nil {
-		t.Errorf("a missing stream: %v", err)
+	if n := log.Len(); n != 0 {
+		t.Errorf("logged %v", log.All())
 	}
-	p.setFault(nil, ago(0))
-	if err := p.Fault(); err != nil {
+	gone := notConfigured("check", "stream", ErrStreamMissing)
+	if !s.setFault(gone) || s.setFault(gone) {
+		t.Error("a missing stream is not told once")
+	}
+	for _, err := range unanswered {
+		if s.setFault(err) || !errors.Is(s.Fault(), ErrStreamMissing) {
+			t.Errorf("after a missing stream and %v: %v", err, s.Fault())
+		}
+	}
+	s.setFault(nil)
+	if err := s.Fault(); err != nil {
 		t.Errorf("after a good check: %v", err)
+	}
+	if n := log.Len(); n != 2 {
+		t.Errorf("logged %v", log.All())
 	}
 }
 

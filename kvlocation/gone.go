@@ -143,7 +143,7 @@ func (s *Store) takeForProof(ctx context.Context, rid string, lifecycle uint64, 
 	if err != nil {
 		return GoneProof{}, err
 	}
-	s.log.Info("waiting for a node's last lease to be over for certain", zap.String("rid", rid), zap.Uint64("lifecycle", lifecycle), zap.Duration("for", wait))
+	s.log.Info("waiting for a node's last lease to be over for certain", zap.String("owner", rid), zap.Uint64("lifecycle", lifecycle), zap.Duration("for", wait))
 	waited := s.waitOut(ctx, target, wait)
 
 	dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)

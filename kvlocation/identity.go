@@ -79,51 +79,48 @@ func (s *Store) refusal() error {
 type identity struct {
 	refused atomic.Pointer[error]
 	lost    chan struct{} // closed with the first refusal
-	fault   atomic.Pointer[error]
+	missing atomic.Pointer[error]
 }
-
-// faultAfter is how long the store may go unchecked before that is a fault: longer than an election takes.
-const faultAfter = 10 * time.Second
 
 // ErrStreamMissing is in the chain of a fault that says that a stream of the mesh was removed.
 var ErrStreamMissing = errors.New("the stream does not exist: somebody removed it, and what it held is lost; " +
 	"stop every node of the mesh, make it again (fabricnode init) and start the nodes")
 
 // Fault says what is wrong with the store, as far as a lease that was acquired from it has noticed; nil when nothing
-// is. It is an *outcome.Error: NotConfigured with ErrStreamMissing once a stream that holds records or leases is
-// missing, which is noticed within a renewal interval and ends what waits for it; Unavailable when the store could not
-// be checked for 10 s; DataLost with ErrRolledBack or ErrMadeAgain, which are for good.
+// is. It is an *outcome.Error: NotConfigured with ErrStreamMissing once the server has said that a stream that holds
+// records or leases does not exist, which is noticed within a renewal interval and ends what waits for it; DataLost with
+// ErrRolledBack or ErrMadeAgain, which are for good. Silence is none: the own connection may be what is broken.
 func (s *Store) Fault() error {
 	if err := s.refusal(); err != nil {
 		return err
 	}
-	if why := s.identity.fault.Load(); why != nil {
-		return *why
-	}
-	return nil
+	return s.missing()
 }
 
 // missing returns the fault that a stream is missing, if that is known: waiting for somebody to answer is then vain.
 func (s *Store) missing() error {
-	if why := s.identity.fault.Load(); why != nil && errors.Is(*why, ErrStreamMissing) {
+	if why := s.identity.missing.Load(); why != nil {
 		return *why
 	}
 	return nil
 }
 
-// setFault notes how a check ended, and says so once. since is when the last one ended well.
-func (s *Store) setFault(err error, since monotime.Time) {
-	old := s.identity.fault.Load()
+// setFault notes how a check ended, and logs the change. It reports whether a stream is missing that was there before.
+// A check without an answer changes nothing.
+func (s *Store) setFault(err error) bool {
+	old := s.identity.missing.Load()
 	switch {
 	case err == nil && old != nil:
-		s.identity.fault.Store(nil)
+		s.identity.missing.Store(nil)
 		s.log.Info("the store is as it should be again", zap.NamedError("was", *old))
-	case errors.Is(err, ErrStreamMissing) || err != nil && monotime.Since(since) > faultAfter:
-		s.identity.fault.Store(&err)
-		if old == nil || errors.Is(*old, ErrStreamMissing) != errors.Is(err, ErrStreamMissing) {
+	case errors.Is(err, ErrStreamMissing):
+		s.identity.missing.Store(&err)
+		if old == nil {
 			s.log.Error("the store is not as it should be", zap.Error(err))
+			return true
 		}
 	}
+	return false
 }
 
 // bucketInfo is what the leader of a bucket's stream says about it. It may be deposed and behind.

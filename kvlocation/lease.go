@@ -26,7 +26,7 @@ var ErrSuperseded = errors.New("another process run has taken this node's RID: t
 // LeaseEventKind is what happened to a lease.
 type LeaseEventKind uint8
 
-// What may happen to a lease. The last three are terminal: the channel is closed after one of them.
+// What may happen to a lease. Those from LeaseSuperseded on are terminal: the channel is closed after one of them.
 const (
 	// LeaseLapsed: the admission deadline passed without a renewal, or the lease was found expired on the store.
 	// Nothing new may start. Next: LeaseRegained, or a terminal event.
@@ -34,6 +34,9 @@ const (
 	// LeaseRegained: a lease of a new generation was created; the lifecycle stays. What the node owns opens again
 	// only after it was adopted under the new generation. Next: any but itself.
 	LeaseRegained
+	// LeaseStreamMissing: the server says that a stream of the mesh does not exist (see Store.Fault). The lease stays
+	// as it was, but its owner cannot rely on the store until Verify says so again. Next: any.
+	LeaseStreamMissing
 	// LeaseSuperseded: another lifecycle holds the RID.
 	LeaseSuperseded
 	// LeaseRolledBack: the store lost writes that it had acknowledged.
@@ -48,6 +51,8 @@ func (k LeaseEventKind) String() string {
 		return "lapsed"
 	case LeaseRegained:
 		return "regained"
+	case LeaseStreamMissing:
+		return "a stream is missing"
 	case LeaseSuperseded:
 		return "superseded"
 	case LeaseRolledBack:
@@ -258,8 +263,10 @@ func (l *Lease) renewed(revision uint64, firstSent monotime.Time) bool {
 		return false
 	}
 	// A renewal that is acknowledged after the deadline comes too late, whatever it would allow: a lapsed
-	// generation never serves again.
-	if int64(now) >= l.deadline.Load() || !l.open(firstSent) {
+	// generation never serves again. Whoever was refused under the old deadline read the clock before the new one was
+	// stored, so the last look finds that too: every refusal is followed by the event.
+	old := l.deadline.Load()
+	if int64(now) >= old || !l.open(firstSent) || int64(monotime.Now()) >= old {
 		l.lapse(fmt.Errorf("%w: the renewal was acknowledged too late", ErrOwnershipLost))
 		return false
 	}

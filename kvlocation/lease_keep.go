@@ -53,7 +53,6 @@ func (l *Lease) watchIdentity() {
 	defer l.wg.Done()
 	tick := time.NewTicker(l.cfg.Renew)
 	defer tick.Stop()
-	good := monotime.Now() // when a check ended well
 	for {
 		select {
 		case <-l.run.Done():
@@ -67,11 +66,21 @@ func (l *Lease) watchIdentity() {
 		if l.run.Err() != nil {
 			return
 		}
-		l.s.setFault(err, good)
+		if l.s.setFault(err) {
+			l.streamMissing(err)
+		}
 		if err == nil {
-			good = monotime.Now()
 			l.reportSkew()
 		}
+	}
+}
+
+// streamMissing tells the lease's owner that a stream is missing.
+func (l *Lease) streamMissing(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended == nil {
+		l.emit(LeaseEvent{Kind: LeaseStreamMissing, Generation: l.Generation(), Err: why})
 	}
 }
 
