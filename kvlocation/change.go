@@ -124,7 +124,16 @@ func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) 
 		err       error
 		begin     = monotime.Now()
 		cancel    context.CancelFunc
+		// late is a create that found a marker older than itself. It is lost for as long as that marker or what
+		// replaces it stays: only the next write makes sure of that, for the marker may be about to expire.
+		late *Pending
 	)
+	failed := func(err error) error {
+		if late != nil && outcome.AcceptanceOf(err) == outcome.NotAccepted {
+			return late.failed(err)
+		}
+		return renamed(err, a.Verb, key)
+	}
 	// Most operations are one write, which is bounded by itself. Whatever takes more steps has one bound for all.
 	bound := func() {
 		if cancel == nil {
@@ -142,7 +151,7 @@ func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) 
 	}
 	for {
 		if err != nil {
-			return Change{}, renamed(err, a.Verb, key)
+			return Change{}, failed(err)
 		}
 		a.OpID, a.Now = nuid.Next(), now()
 		next, illegal := Transition(at, a)
@@ -157,7 +166,7 @@ func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) 
 		}
 		p, prepareErr := s.prepare(at, next, a)
 		if prepareErr != nil {
-			return Change{}, renamed(prepareErr, a.Verb, key)
+			return Change{}, failed(prepareErr)
 		}
 		ch, writeErr := s.Resolve(ctx, p)
 		if writeErr == nil {
@@ -166,10 +175,16 @@ func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) 
 		}
 		var lost *conflictError
 		if !errors.As(writeErr, &lost) {
-			return ch, writeErr
+			return ch, failed(writeErr)
+		}
+		if late == nil && p.sd.open && p.sd.expect == 0 {
+			late = p
 		}
 		bound()
 		at, err = s.readSince(ctx, key, max(lost.current, lost.expected))
+		if late != nil && err == nil && (at.Phase() != PhaseMissing || at.Revision > late.sd.mark) {
+			late = nil
+		}
 		confirmed = false
 	}
 }

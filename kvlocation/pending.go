@@ -74,12 +74,20 @@ func (p *Pending) judge(m *storedMsg) verdict {
 		return cannotTell
 	}
 	v := e.Record.judge(p.sd.opID, p.next.Write-1)
-	if v == cannotTell && p.verb == VerbCreate && e.Phase() != PhaseMissing && e.Generation() <= p.sd.mark {
-		// The list does not reach back to nothing, but this incarnation has held the key since before the first
-		// sending: a create of a later one was never possible.
+	if v == cannotTell && p.verb == VerbCreate && p.barred(e) {
 		return wasLost
 	}
 	return v
+}
+
+// barred reports whether a create was never possible, though the list of operations does not reach back to what it
+// expected: the key has held e, the record of an incarnation or its marker, since before the first sending.
+func (p *Pending) barred(e Entry) bool {
+	since := e.Generation()
+	if since == 0 {
+		since = e.Revision
+	}
+	return e.Revision > p.sd.expect && since <= p.sd.mark
 }
 
 // Resolve sends the same write again until it is known what became of it, or ctx ends (FO-7a). A nil error means

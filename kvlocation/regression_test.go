@@ -1,6 +1,7 @@
 package kvlocation
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"natsfabric/fabrictest"
 	"natsfabric/internal/monotime"
+	"natsfabric/outcome"
 )
 
 // A store that is closed before the lease is released ends the lease. It once left the timer running, which sent on the
@@ -52,6 +54,75 @@ func TestLeaderBehindAnswersWhatAnotherStored(t *testing.T) {
 	}
 	if e := p.mustRead(t, key); e.Phase() != PhaseReady || e.Revision != ch.Entry.Revision || ch.Overwritten {
 		t.Fatalf("got %+v, the key holds %+v", ch, e)
+	}
+}
+
+// The answer to a create that assumes nothing there is lost, and the key holds the marker of an ID that came and went
+// often: it was never possible, for the marker was there before. That was once not known for minutes.
+func TestCreateLostBehindAnOldMarker(t *testing.T) {
+	onEach(t, func(t *testing.T, b *bed) {
+		p, q, key := b.party(t), b.party(t), objectOf(t)
+		for range 4 { // more writes than a record names
+			ch, err := p.CloseObject(testContext(t), p.ready(t, key).Entry, n1)
+			mustChange(t, ch, err)
+		}
+		q.mustRead(t, key)
+		lost := q.loseAnswer(t, key)
+		object := room(key, n2, nil)
+		object.AssumeMissing = true
+		ch, err := q.Create(testContext(t), object)
+		if mustChange(t, ch, err); lost.Count() != 1 || !ch.Entry.Record.Owner.Is(n2.RID, n2.Lifecycle) {
+			t.Errorf("%+v after %d lost answers", ch.Entry, lost.Count())
+		}
+	})
+}
+
+// Such a create is lost for ever only once the key was written after it: the marker may expire, and then what is still on
+// its way is applied. When the store goes away before that, nothing is certain.
+func TestCreateBehindAMarkerThatMayExpire(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, 1)
+	p, q, key := b.party(t), b.party(t), objectOf(t)
+	ch, err := p.CloseObject(testContext(t), p.ready(t, key).Entry, n1)
+	mustChange(t, ch, err)
+	q.mustRead(t, key)
+	q.loseAnswer(t, key)
+	// The first read tells what became of the write.
+	q.proxy.Arm(fabrictest.Trigger{Subject: q.location.direct, Nth: 2, Times: -1, Action: fabrictest.Drop})
+	object := room(key, n2, nil)
+	object.AssumeMissing = true
+	ctx, cancel := context.WithTimeout(testContext(t), 2*time.Second)
+	defer cancel()
+	_, err = q.Create(ctx, object)
+	wantError(t, err, outcome.Unavailable, outcome.Unknown)
+	if pending := (*Pending)(nil); !errors.As(err, &pending) || pending.sd.expect != 0 {
+		t.Errorf("%v leads to %+v", err, pending)
+	}
+}
+
+// A renewal whose acknowledgement is handled while the deadline passes: whoever was refused meanwhile waits for the events
+// of a lapse, and once there were none.
+func TestRenewedWhileTheDeadlinePasses(t *testing.T) {
+	t.Parallel()
+	p := newMesh(t).program("n1")
+	l := p.acquire(t, LeaseConfig{RID: "n1", TTL: time.Minute})
+	l.mu.Lock()
+	l.timer.Stop()
+	deadline := monotime.Now().Add(50 * time.Millisecond)
+	l.deadline.Store(int64(deadline))
+	before, done := l.acked.Load(), make(chan bool, 1)
+	go func() { done <- l.renewed(before.revision, monotime.Now()) }()
+	fabrictest.Eventually(t, readyIn, "the acknowledgement", func() bool { return l.acked.Load() != before })
+	if at := l.acked.Load().at; at >= deadline {
+		t.Skipf("this machine took until %v after the deadline", at.Sub(deadline))
+	}
+	fabrictest.Eventually(t, readyIn, "the deadline", func() bool { return !l.Held() })
+	l.mu.Unlock()
+	if <-done {
+		t.Error("held by a renewal that came in time only for those who had looked before")
+	}
+	if e := wantEvent(t, l, LeaseLapsed); e.Generation != l.Generation() || l.Held() {
+		t.Errorf("%+v, held %v", e, l.Held())
 	}
 }
 
