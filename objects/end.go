@@ -219,7 +219,7 @@ func (s *Service) serveEnd(ctx context.Context, key kvlocation.ObjectKey, data [
 		return s.closeNow(tctx, o, CloseAsked)
 	})
 	if err != nil {
-		s.refuseJoins(o, false) // it did not run; if it still does, it says so again itself
+		s.refuseJoins(o, false) // it did not run; if it still does, no join runs meanwhile, being a turn too
 	}
 	return struct{}{}, err
 }
@@ -240,10 +240,8 @@ func (s *Service) closeNow(ctx context.Context, o *object, why CloseReason) erro
 	}
 	o.state = objectClosing
 	o.mu.Unlock()
-	s.refuseJoins(o, true)
 	err := s.closeObject(ctx, o, why)
 	if err != nil && !errors.Is(err, errLost) {
-		s.refuseJoins(o, false)
 		o.acceptHeld(nil)
 	}
 	return err
