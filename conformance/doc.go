@@ -5,12 +5,17 @@
 // The package holds nothing but tests. Members are processes of their own (package internal/member), so that they can
 // be killed with SIGKILL and frozen with SIGSTOP. Before a member's handler does anything else it appends the
 // operation's identity to a file, the ledger, which outlives the process. What callers were told is recorded beside it
-// (package internal/history) and named validators compare the two.
+// (package internal/history) and named validators compare the two. Objects note their factories, activations and turns in
+// one journal of all members (package internal/journal), whose order is that of the machine's kernel; the store's own
+// notices say who owned what.
 //
 //   - TestConformance has one sub-test per rule, named by its ID, under the fault of which the rule speaks.
 //   - TestMatrix crosses faults, ways to call and numbers of servers. `go test` runs a quick choice of it;
 //     scripts/faults runs all of it with the default leases and writes docs/faults.md.
-//   - TestBounded counts goroutines, subscriptions, connections, consumers and records around many repetitions.
+//   - TestCrash brings objects to each step of their lives, before and after each write, and strikes a process there.
+//     scripts/faults runs all of it and writes docs/objects-crash-matrix.md.
+//   - TestBounded and TestBoundedObjects count goroutines, subscriptions, connections, consumers, memory and records around
+//     many repetitions.
 //
 // # Guarantees
 //
