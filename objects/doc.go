@@ -70,7 +70,8 @@
 //     what a call out of a turn carries.
 //   - inbound.go is what other nodes ask, gateway.go what plain NATS clients ask.
 //   - create.go, flight.go and activation.go make objects; settle.go pursues record writes; adopt.go keeps objects after a
-//     lapse; end.go closes them; release.go takes them from the dead.
+//     lapse; end.go closes them; release.go takes them from the dead, which proof.go
+//     proves.
 //   - membership.go and broadcast.go are Spots and their members, entry.go the Entry Spot, explain.go and list.go what
 //     operators ask, stats.go the counters of all this; pool.go keeps its goroutines.
 //   - object.go, mailbox.go, turn.go, deal.go, scheduler.go, timer.go, waiter.go, chain.go, registry.go, refusal.go,
