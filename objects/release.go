@@ -177,6 +177,7 @@ func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress
 		}
 	}
 	defer func() { s.logRelease(req, report) }()
+	under := withGrace(ctx) // the one that is under way when ctx ends is counted, unless the store hangs
 	every := time.NewTicker(time.Second / time.Duration(req.Rate))
 	defer every.Stop()
 	for {
@@ -207,7 +208,7 @@ func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress
 					return report, err
 				}
 			}
-			r, err := s.releaseEntry(ctx, req, e, *gone)
+			r, err := s.releaseEntry(under, req, e, *gone)
 			if err != nil && ctx.Err() != nil {
 				return report, nil
 			}
