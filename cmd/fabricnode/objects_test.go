@@ -135,6 +135,13 @@ func TestObjectCommands(t *testing.T) {
 	}
 	c.do(5, nil, "locate", "nobody")
 	c.do(5, nil, "locate", "actor/alice@99999")
+	c.do(5, nil, "explain", "actor/alice@99999")
+	if r := c.do(5, nil, "explain", "nobody"); !strings.Contains(r.stderr, "find object") {
+		t.Errorf("explain of a bare ID: %s", r.stderr)
+	}
+	if r := c.do(2, nil, "objects", "--cursor", "junk"); !strings.Contains(r.stderr, `--cursor "junk" is not allowed`) {
+		t.Errorf("a cursor of no page: %s", r.stderr)
+	}
 	var why struct {
 		WouldSucceed bool `json:"would_succeed"`
 		Rule, Why    string
@@ -159,7 +166,15 @@ func TestObjectCommands(t *testing.T) {
 	c.do(5, nil, "destroy", "actor/alice@99999")
 	c.do(0, nil, "destroy", alice.Ref)
 	c.do(5, nil, "call", "--actor", "alice", `{"op":"read"}`)
-	c.do(0, nil, "destroy", "--spot", "lobby", "--generation", strconv.FormatUint(lobby.Generation, 10))
+	var gone struct {
+		OK         bool
+		Kind, ID   string
+		Generation uint64
+	}
+	c.do(0, &gone, "destroy", "--spot", "lobby", "--generation", strconv.FormatUint(lobby.Generation, 10))
+	if !gone.OK || gone.Kind != "spot" || gone.ID != "lobby" || gone.Generation != lobby.Generation {
+		t.Errorf("destroy: %+v", gone)
+	}
 	if again := c.ledger("--spot", "lobby", "--instance", "ledger", `{"op":"append"}`); again.Len != 1 || again.Generation <= lobby.Generation {
 		t.Errorf("a new incarnation: %+v after %+v", again, lobby)
 	}
@@ -219,12 +234,8 @@ func TestRelease(t *testing.T) {
 	}
 	c.do(0, nil, "create", "--actor", "d", "--type", "ledger", "--at", "n1")
 	owner := fmt.Sprintf("n2/%d", n2.Lifecycle)
-	if r := c.do(6, nil, "release", "--owner", owner); !strings.Contains(r.stderr, "alive") {
-		t.Errorf("release of a living owner: %s", r.stderr)
-	}
-	n2.Kill()
-	if r := c.do(6, nil, "call", "--actor", "a", `{"op":"read"}`); !strings.Contains(r.stderr, "Unavailable (NotAccepted") {
-		t.Errorf("a call to an object whose owner was killed: %s", r.stderr)
+	if r := c.do(5, nil, "release", "--owner", fmt.Sprintf("n2/%d", n2.Lifecycle+1)); strings.Contains(r.stderr, "makes sure") || !strings.Contains(r.stderr, "fabricnode objects --owner n2 shows") {
+		t.Errorf("release of a run that owns nothing: %s", r.stderr)
 	}
 	var report struct {
 		OK, Done          bool
@@ -232,11 +243,22 @@ func TestRelease(t *testing.T) {
 		Released, Skipped int
 		Objects           []struct{ ID, Outcome string }
 	}
-	if c.do(0, &report, "release", "--owner", owner, "--dry-run"); report.Released != 3 || !report.DryRun {
-		t.Errorf("dry run: %+v", report)
+	if r := c.do(6, nil, "release", "--owner", owner); !strings.Contains(r.stderr, "alive") {
+		t.Errorf("release of a living owner: %s", r.stderr)
+	}
+	if c.do(0, &report, "release", "--owner", owner, "--dry-run"); report.Released != 0 || report.Skipped != 3 {
+		t.Errorf("dry run of a living owner: %+v", report)
+	}
+	n2.Kill()
+	if r := c.do(6, nil, "call", "--actor", "a", `{"op":"read"}`); !strings.Contains(r.stderr, "Unavailable (NotAccepted") {
+		t.Errorf("a call to an object whose owner was killed: %s", r.stderr)
 	}
 	c.listed(3, "--owner", owner)
-	fabrictest.Eventually(t, soon, "the lease of n2 ends, and the release begins", func() bool {
+	fabrictest.Eventually(t, soon, "the lease of n2 ends", func() bool {
+		c.do(0, &report, "release", "--owner", owner, "--dry-run")
+		return report.DryRun && report.Released == 3
+	})
+	fabrictest.Eventually(t, soon, "the release begins", func() bool {
 		r := run(t, bin, "", append([]string{"release", refs["a"], "--json", "--reason", "test"}, c.mesh...)...)
 		return r.code == 0
 	})

@@ -116,6 +116,9 @@ func TestRunStopsInOrder(t *testing.T) {
 				t.Fatal(r.stderr)
 			}
 			n := startNode(t, bin, "--mesh", "shop", "--rid", "n1", "--server", srv.URL())
+			if r := run(t, bin, "", "create", "--mesh", "shop", "--server", srv.URL(), "--actor", "alice", "--type", "ledger"); r.code != 0 {
+				t.Fatal(r.stderr)
+			}
 			answered := beginWork(t, n, 1500)
 			n.Signal(t, sig)
 			if code := n.Wait(t).ExitCode(); code != 0 {
@@ -126,6 +129,9 @@ func TestRunStopsInOrder(t *testing.T) {
 			}
 			if !strings.Contains(n.Stdout(), `{"event":"stopped","rid":"n1"}`) {
 				t.Errorf("it did not say that it stopped: %s", n.Stdout())
+			}
+			if left := fmt.Sprintf("1 object stays with n1/%d, Unavailable until released", n.Lifecycle); !strings.Contains(n.Output(), left) {
+				t.Errorf("it did not say %q: %s", left, n.Output())
 			}
 			if r := run(t, bin, "", "nodes", "--mesh", "shop", "--server", srv.URL(), "--json"); !strings.Contains(r.stdout, `"nodes":[]`) && !strings.Contains(r.stdout, `"nodes":null`) {
 				t.Errorf("the node is still listed: %s", r.stdout)
@@ -154,15 +160,23 @@ func TestRunSecondSignal(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, program(t), "--mesh", "shop", "--embedded", "--listen", "127.0.0.1:0", "--data", t.TempDir(), "--stop-timeout", "5m")
 	answered := beginWork(t, n, 20_000)
+	c := commander{t, program(t), []string{"--mesh", "shop", "--server", n.Server}}
+	c.do(0, nil, "create", "--actor", "alice", "--type", "ledger")
+	c.do(0, nil, "call", "--send", "--actor", "alice", `{"op":"sleep","ms":20000}`)
+	c.do(0, nil, "call", "--send", "--actor", "alice", `{"op":"append"}`)
+	fabrictest.Eventually(t, soon, "the turn runs", func() bool {
+		_, metrics := get(t, n.HTTP+"/metrics")
+		return strings.Contains(metrics, "\nfabric_objects_turns_running{class=\"actor\",type=\"ledger\"} 1\n")
+	})
 	n.Signal(t, os.Interrupt)
 	n.WaitOutput(t, "a second signal ends the process at once")
-	const says = "ended at once: requests cut off: 1; the lease of "
+	const says = "ended at once: requests cut off: 1, turns of objects: 1, with 1 message waiting; the lease of "
 	fabrictest.Eventually(t, soon, "a second signal, later than an echo of the first, ends it", func() bool {
 		n.Signal(t, os.Interrupt)
 		return strings.Contains(n.Output(), says)
 	})
-	if code := n.Wait(t).ExitCode(); code != 130 {
-		t.Errorf("exit code %d, want 130", code)
+	if code := n.Wait(t).ExitCode(); code != 130 || !strings.Contains(n.Output(), fmt.Sprintf("1 object stays with %s/%d", n.RID, n.Lifecycle)) {
+		t.Errorf("exit code %d, want 130; it wrote:\n%s", code, n.Output())
 	}
 	go func() { <-answered }()
 }

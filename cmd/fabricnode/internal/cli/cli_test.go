@@ -176,7 +176,10 @@ func TestLeftObjects(t *testing.T) {
 		1: "1 object stays with n6/12, Unavailable until released: fabricnode release --owner n6/12",
 		3: "3 objects stay with n6/12, Unavailable until released: fabricnode release --owner n6/12",
 	} {
-		if got := c.left([]objects.TypeSnapshot{{Owned: owned / 2}, {Owned: owned - owned/2}}, 12); got != want {
+		var before, after objects.Snapshot
+		before.Types = []objects.TypeSnapshot{{Owned: owned}, {Owned: 3}}
+		before.Closed, after.Closed, after.CreateFailed = 5, 7, 1
+		if got := c.left(before, after, 12); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

@@ -189,9 +189,9 @@ func (c *runCmd) endAtOnce(a *app, node *fabric.Node) {
 		under += s.Running + s.Queued
 	}
 	text := fmt.Sprintf("fabricnode: ended at once: requests cut off: %d", under)
-	types := node.Objects().Metrics().Types
+	held := node.Objects().Metrics()
 	turns, mail := 0, 0
-	for _, t := range types {
+	for _, t := range held.Types {
 		turns += t.Running
 		mail += int(t.Accepted - t.Run - t.Expired - t.Dropped)
 	}
@@ -199,19 +199,20 @@ func (c *runCmd) endAtOnce(a *app, node *fabric.Node) {
 		text += fmt.Sprintf(", turns of objects: %d, with %s waiting", turns, plural(mail, "message"))
 	}
 	text += fmt.Sprintf("; the lease of %s expires by itself within %v", c.RID, c.LeaseTTL)
-	if left := c.left(types, node.Lifecycle()); left != "" {
+	if left := c.left(held, held, node.Lifecycle()); left != "" {
 		text += "; " + left
 	}
 	a.screen.tell("%s", text)
 }
 
-// left says which objects stay with this process run when it has ended; empty when none does.
-func (c *runCmd) left(types []objects.TypeSnapshot, lifecycle uint64) string {
-	owned := 0
-	for _, t := range types {
+// left says how many objects stay with this process run: what it had before its end, but for those that were closed since,
+// or never came to be. Empty when none does.
+func (c *runCmd) left(before, after objects.Snapshot, lifecycle uint64) string {
+	owned := int(before.Closed+before.CreateFailed) - int(after.Closed+after.CreateFailed)
+	for _, t := range before.Types {
 		owned += t.Owned
 	}
-	if owned == 0 {
+	if owned <= 0 {
 		return ""
 	}
 	run := owner{c.RID, lifecycle}
@@ -228,8 +229,9 @@ func stay(n int) string {
 func (c *runCmd) shutdown(a *app, node *fabric.Node) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.StopTimeout)
 	defer cancel()
+	before := node.Objects().Metrics()
 	err := node.Shutdown(ctx)
-	if left := c.left(node.Objects().Metrics().Types, node.Lifecycle()); left != "" {
+	if left := c.left(before, node.Objects().Metrics(), node.Lifecycle()); left != "" {
 		a.log.Warn(left)
 	}
 	if err != nil {
