@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -67,5 +68,8 @@ func (f *meshFlags) client(ctx context.Context, timeout time.Duration, log *zap.
 		return nil, inFlags(err)
 	}
 	c, err := fabric.ConnectClient(ctx, cfg)
+	if err != nil && timeout < f.ConnectTimeout && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("%w (--timeout is %v, connecting included)", err, timeout)
+	}
 	return c, startError(err)
 }
