@@ -198,6 +198,34 @@ func TestStoreFailureGrace(t *testing.T) {
 	}
 }
 
+// TestMissingStream: a node whose store has lost a stream is out of service until the store is whole again; streams that
+// were made again are another store, and end it.
+func TestMissingStream(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	n := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}, Channels: []channels.Spec{{Name: "echo", Handler: echo}}})
+	nc := s.Connect(t)
+	if _, err := nc.RequestWithContext(timeout(t, 20*time.Second), "$JS.API.STREAM.DELETE.KV_FABRIC_m_LOCATION", nil); err != nil {
+		t.Fatal(err)
+	}
+	awaitState(t, n, kvlocation.StatePreparing)
+	if st := n.Status(); !errors.Is(st.StoreFault, kvlocation.ErrStreamMissing) || !st.LeaseHeld || !strings.Contains(st.Reason, "stream") {
+		t.Errorf("status %+v", st)
+	}
+	fabrictest.Eventually(t, 20*time.Second, "nobody serves the channel", func() bool {
+		_, err := nc.RequestWithContext(timeout(t, 20*time.Second), "fab.m.ch.echo", nil)
+		return errors.Is(err, nats.ErrNoResponders)
+	})
+	if _, err := kvlocation.Init(timeout(t, 20*time.Second), nc, kvlocation.Setup{Mesh: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	awaitState(t, n, kvlocation.StateError)
+	if err := n.Err(); !errors.Is(err, kvlocation.ErrMadeAgain) {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
 // TestTwoNodesOneRID: the second one waits and is refused by name when the first one renews; once the first one is
 // gone it gets the RID under a later lifecycle.
 func TestTwoNodesOneRID(t *testing.T) {

@@ -81,6 +81,9 @@ func (n *Node) host(ctx context.Context) {
 				leaseEvents = nil // after its terminal event
 			case ev.Kind == kvlocation.LeaseLapsed:
 				n.doubt("lease lapsed")
+			case ev.Kind == kvlocation.LeaseStreamMissing:
+				n.doubt("a stream of the store is missing")
+				verify() // until it is there again, or the store is another one
 			case ev.Kind == kvlocation.LeaseRegained:
 				tenure.end()
 				n.objects.Regained()

@@ -12,7 +12,7 @@ type event int
 const (
 	// evVerified: identity, lease and store were checked (again) and the descriptor says so.
 	evVerified event = iota
-	// evDoubt: the connection was lost, or the lease lapsed.
+	// evDoubt: the connection was lost, the lease lapsed, or a stream of the store is missing.
 	evDoubt
 	// evShutdown: Shutdown was called.
 	evShutdown
