@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -122,6 +124,7 @@ func (a *admin) reply(m *nats.Msg) {
 	if err != nil {
 		e := asError("admin", verb, err)
 		reply.Data, reply.Header = nil, e.Headers(e.Acceptance)
+		reply.Header.Set(wire.HeaderFrom, a.n.cfg.RID)
 	}
 	// A failure to answer is the asker's timeout; there is nobody else to tell.
 	_ = a.n.link.nc.PublishMsg(reply)
@@ -130,7 +133,7 @@ func (a *admin) reply(m *nats.Msg) {
 func (a *admin) answer(req adminRequest) (any, error) {
 	do, ok := verbs[req.verb]
 	if !ok {
-		return nil, outcome.New("admin", outcome.NotFound, outcome.NotAccepted, req.verb, "there is no such operator request")
+		return nil, outcome.New("admin", outcome.NotFound, outcome.NotAccepted, req.verb, "there is no such operator request: there are "+strings.Join(slices.Sorted(maps.Keys(verbs)), ", "))
 	}
 	if s := a.n.State(); s != kvlocation.StateServing {
 		return nil, outcome.New("admin", outcome.Unavailable, outcome.NotAccepted, req.verb, "this node is "+string(s))

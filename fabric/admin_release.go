@@ -79,6 +79,9 @@ func adminRelease(ctx context.Context, n *Node, req adminRequest) (any, error) {
 	if err := req.decode(&what); err != nil {
 		return nil, err
 	}
+	if what.ID == "" && what.RID == "" {
+		return nil, req.invalid("it names nothing to release: one object is named by kind, id and generation, those of a process run by rid and lifecycle")
+	}
 	r := &n.admin.releases
 	job, err := r.begin(what, req.own)
 	if err != nil {

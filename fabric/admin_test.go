@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,6 +82,18 @@ func TestAdminOfObjects(t *testing.T) {
 	} {
 		if err := askAdmin(t, nc, subject, payload, new(any)); !errors.Is(err, outcome.InvalidOperation) || !errors.Is(err, outcome.NotAccepted) {
 			t.Errorf("%s %s: %v, want InvalidOperation", subject, payload, err)
+		}
+	}
+
+	for subject, want := range map[string]string{
+		"fab.m.admin.bogus": "explain, locate, nodes, objects, release", "fab.m.admin.release": "rid and lifecycle",
+	} {
+		m, err := nc.RequestWithContext(ctx, subject, []byte("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if from, text := m.Header.Get("Fabric-From"), m.Header.Get(outcome.HeaderServiceError); from != "a" && from != "b" || !strings.Contains(text, want) {
+			t.Errorf("%s: %q from %q, want it to say %q", subject, text, from, want)
 		}
 	}
 
@@ -179,18 +192,27 @@ func TestReleasesAreBounded(t *testing.T) {
 	s := fabrictest.StartServer(t)
 	newMesh(t, s, "m")
 	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}})
+	gone := startNode(t, fabric.Config{Mesh: "m", RID: "gone", Connect: fabric.Connect{URL: s.URL()}, Types: counters()})
+	if _, err := a.Actors().Create(timeout(t, 60*time.Second), "counter", "one", nil); err != nil {
+		t.Fatal(err)
+	}
+	stopNode(t, gone)
 	nc := s.Connect(t)
-	ofRun := func(n int) string { return `{"rid":"gone","lifecycle":` + strconv.Itoa(n) + `}` }
+	// Each is another release of the same object, which waits for the proof that its owner is gone.
+	ways := []string{``, `,"kind":"actor"`, `,"class":"actor"`, `,"type":"counter"`, `,"kind":"actor","class":"actor"`}
+	ofRun := func(way int) string {
+		return `{"rid":"gone","lifecycle":` + strconv.FormatUint(gone.Lifecycle(), 10) + ways[way] + `}`
+	}
 	begun := make(chan error, 4)
 	for n := range 4 {
-		go func() { begun <- askAdmin(t, nc, "fab.m.admin.release", ofRun(n+1), new(fabric.ReleaseReply)) }()
+		go func() { begun <- askAdmin(t, nc, "fab.m.admin.release", ofRun(n), new(fabric.ReleaseReply)) }()
 	}
 	for range 4 {
 		if err := <-begun; err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := askAdmin(t, nc, "fab.m.admin.release", ofRun(5), new(fabric.ReleaseReply)); !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
+	if err := askAdmin(t, nc, "fab.m.admin.release", ofRun(4), new(fabric.ReleaseReply)); !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
 		t.Errorf("the fifth release: %v, want Unavailable and NotAccepted", err)
 	}
 	if err := askAdmin(t, nc, "fab.m.admin.release", ofRun(2), new(fabric.ReleaseReply)); err != nil {

@@ -65,7 +65,10 @@ const otherUsers = `
 		subscribe: { allow: ["_INBOX_plain.>"] }
 	} }
 	{ user: operator, password: p, permissions: {
-		publish: { allow: ["$JS.API.>", "$KV.FABRIC_m_NODES.desc.*", "$KV.FABRIC_m_NODES.probe.*", "fab.m.admin.*", "fab.m.node.*.*.admin.*", "$SRV.>"] }
+		publish: { allow: [
+			"$JS.API.>", "$KV.FABRIC_m_NODES.desc.*", "$KV.FABRIC_m_NODES.probe.*", "$KV.FABRIC_m_LOCATION.probe.*"
+			"fab.m.admin.*", "fab.m.node.*.*.admin.*", "fab.m.node.*.*.obj.>", "fab.m.node.*.*.hello", "$SRV.>"
+		] }
 		subscribe: { allow: ["_INBOX_operator.>", "fab.m.chg.nodes.desc.*", "fab.m.client.>"] }
 	} }`
 
@@ -97,6 +100,12 @@ func TestPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close(t.Context()) })
+
+	overseer, err := fabric.ConnectClient(t.Context(), fabric.ClientConfig{Mesh: "m", Connect: as("operator"), Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { overseer.Close(t.Context()) })
 
 	for who, ch := range map[string]*channels.Channel{"a node": n2.Channel("echo"), "a client": client.Channel("echo")} {
 		if reply, err := ch.Request(timeout(t, 20*time.Second), []byte("x")); err != nil || string(reply.Data) != "x" {
@@ -163,6 +172,7 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("the operator's %s: %v", subject, err)
 		}
 	}
+	overseeObjects(t, overseer)
 	if err := n1.SetWeight(t.Context(), "echo", 2); err != nil {
 		t.Error(err)
 	}
@@ -205,6 +215,8 @@ func TestPermissions(t *testing.T) {
 		{"plain", "Publish", "fab.m.node.n1.1.ch.echo", ""},
 		{"plain", "Publish", "fab.m.call.spot.room", ""},
 		{"operator", "Publish", "$KV.FABRIC_m_NODES.lease.n1", ""},
+		{"operator", "Publish", "$KV.FABRIC_m_LOCATION.actor.alice", ""},
+		{"operator", "Publish", "fab.m.ch.echo", ""},
 	} {
 		nc, refused := raw(c.user)
 		switch {
@@ -221,6 +233,30 @@ func TestPermissions(t *testing.T) {
 		fabrictest.Eventually(t, 20*time.Second, fmt.Sprintf("%s is refused %s to %s %s", c.user, c.verb, c.subject, c.queue), func() bool {
 			return refused.has(c.verb, c.subject)
 		})
+	}
+}
+
+// overseeObjects does what the commands of fabricnode do with objects.
+func overseeObjects(t *testing.T, c *fabric.Client) {
+	t.Helper()
+	ctx := timeout(t, 20*time.Second)
+	ref, err := c.Actors().Create(ctx, "counter", "the operator's", nil)
+	if err != nil {
+		t.Errorf("create by an operator: %v", err)
+		return
+	}
+	key := kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: ref.ID}
+	if at, err := c.Objects().Locate(ctx, key); err != nil || at.Generation != ref.Generation {
+		t.Errorf("locate by an operator: %+v, %v", at, err)
+	}
+	if why, err := c.Objects().Explain(ctx, objects.ExplainRequest{Kind: key.Kind, ID: key.ID}); err != nil || !why.WouldSucceed {
+		t.Errorf("explain by an operator: %+v, %v", why, err)
+	}
+	if page, err := c.Objects().List(ctx, objects.ListRequest{RID: "n1"}); err != nil || len(page.Objects) < 2 {
+		t.Errorf("a list by an operator: %+v, %v", page, err)
+	}
+	if err := c.Actors().Destroy(ctx, ref); err != nil {
+		t.Errorf("destroy by an operator: %v", err)
 	}
 }
 
