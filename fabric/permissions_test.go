@@ -252,6 +252,9 @@ func overseeObjects(t *testing.T, c *fabric.Client) {
 	if why, err := c.Objects().Explain(ctx, objects.ExplainRequest{Kind: key.Kind, ID: key.ID}); err != nil || !why.WouldSucceed {
 		t.Errorf("explain by an operator: %+v, %v", why, err)
 	}
+	if _, err := c.Actors().Request(ctx, ref.ID, nil); err != nil {
+		t.Errorf("request by an operator: %v", err)
+	}
 	if page, err := c.Objects().List(ctx, objects.ListRequest{RID: "n1"}); err != nil || len(page.Objects) < 2 {
 		t.Errorf("a list by an operator: %+v, %v", page, err)
 	}
