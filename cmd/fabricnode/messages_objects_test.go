@@ -152,6 +152,7 @@ func (s *objectStage) messages(t *testing.T, small *fabrictest.Server) []message
 			hide: [][2]string{
 				{url, "nats://127.0.0.1:4222"},
 				{fmt.Sprintf("generation %d", s.old.Generation), "generation 12"}, {fmt.Sprintf("generation %d", s.alice.Generation), "generation 15"},
+				{fmt.Sprintf("generation is %d", s.alice.Generation), "generation is 15"},
 			},
 		}
 	}
@@ -178,6 +179,9 @@ func (s *objectStage) messages(t *testing.T, small *fabrictest.Server) []message
 		here("An ID that is no UTF-8", 2, []string{"valid UTF-8"}, "call", "--actor", "caf\xe9", read),
 		here("An ID with dots, spaces, wildcards, > and other letters than ASCII", 0, []string{"actor/a=2Eb=20=2A=2E=3E=20=C3=BC@"}, "create", "--actor", "a.b *.> ü", "--type", "ledger", "--at", "n1"),
 		here("A stale reference", 5, []string{"NotFound (NotAccepted)", fmt.Sprint(s.old.Generation), fmt.Sprint(s.alice.Generation)}, "destroy", s.old.String()),
+		here("Explain of a stale reference", 5, []string{"NotFound (NotAccepted)", "the present generation is"}, "explain", s.old.String()),
+		here("An object in one word where a channel stands", 2, []string{"--actor alice"}, "call", "actor/alice", read),
+		here("A cursor that no page said", 2, []string{"--cursor"}, "objects", "--cursor", "junk"),
 		here("A reference without its generation", 2, []string{"the generation is missing", "fabricnode locate"}, "destroy", "actor/alice"),
 		large,
 		here("A factory that fails", 6, []string{"InternalFailure (NotAccepted", "price list"}, "create", "--actor", "f1", "--type", "fails"),
@@ -188,6 +192,7 @@ func (s *objectStage) messages(t *testing.T, small *fabrictest.Server) []message
 		here("An object whose owner is gone", 6, []string{"Unavailable (NotAccepted)", "n2"}, "call", "--actor", "bob", read),
 		here("Release while the owner lives", 6, []string{"InvalidOperation (NotAccepted", "n1", "lease"}, "release", s.alice.String()),
 		here("Release of a stale reference", 5, []string{"NotFound (NotAccepted", fmt.Sprint(s.alice.Generation)}, "release", s.old.String()),
+		here("Release of a process run that owns nothing", 5, []string{"NotFound (NotAccepted", "fabricnode objects --owner n9 shows"}, "release", "--owner", "n9/7"),
 		there(s.dead.URL(), "Release without a node", 6, []string{"no node of mesh \"shop\" serves"}, "release", "--owner", "n3/7"),
 		here("An op that the ledger does not know", 7, []string{"InvalidOperation (Accepted", `"burn"`, "append"}, "call", "--spot", "lobby", `{"op":"burn"}`),
 		here("A turn that panics", 7, []string{"InternalFailure (Accepted", "panic"}, "call", "--spot", "lobby", `{"op":"panic"}`),

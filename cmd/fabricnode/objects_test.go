@@ -139,7 +139,7 @@ func TestObjectCommands(t *testing.T) {
 	if r := c.do(5, nil, "explain", "nobody"); !strings.Contains(r.stderr, "find object") {
 		t.Errorf("explain of a bare ID: %s", r.stderr)
 	}
-	if r := c.do(2, nil, "objects", "--cursor", "junk"); !strings.Contains(r.stderr, `--cursor "junk" is not allowed`) {
+	if r := c.do(2, nil, "objects", "--cursor", "junk"); !strings.Contains(r.stderr, `--cursor is not allowed: cursor "junk"`) {
 		t.Errorf("a cursor of no page: %s", r.stderr)
 	}
 	var why struct {

@@ -227,7 +227,7 @@ func TestCallIsBounded(t *testing.T) {
 		name, says string
 		drop       string
 	}{
-		{"server", "no answer from", ""},
+		{"server", "--timeout is 1s, connecting included", ""},
 		{"JetStream", "JetStream has no leader at the moment", "$JS.API.INFO"},
 		{"writes", "the store does not take writes (stream KV_FABRIC_shop_NODES): context deadline exceeded", "$KV.FABRIC_shop_NODES.>"},
 	} {

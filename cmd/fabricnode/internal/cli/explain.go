@@ -140,8 +140,9 @@ func (c *objectsCmd) Run(a *app) error {
 			Kind: kvlocation.ObjectKind(c.Kind), Class: kvlocation.Class(c.Class), Type: c.Type, RID: c.Owner.rid,
 			Lifecycle: c.Owner.lifecycle, Prefix: c.Prefix, Limit: c.Limit, Cursor: c.Cursor,
 		})
-		if c.Cursor != "" && errors.Is(err, outcome.InvalidOperation) { // the rest was checked
-			return withCode(ExitUsage, fmt.Errorf("--cursor %.80q is not allowed: it must be what the page before said: %w", c.Cursor, err))
+		var refused *outcome.Error
+		if errors.As(err, &refused) && refused.Kind == outcome.InvalidOperation && refused.Cause != nil {
+			return withCode(ExitUsage, fmt.Errorf("--cursor is not allowed: %w", refused.Cause)) // the rest was checked
 		}
 		if err != nil {
 			return err
