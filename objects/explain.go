@@ -1,10 +1,12 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"natsfabric/channels"
 	"natsfabric/internal/wire"
@@ -66,17 +68,46 @@ func (s *Service) Explain(ctx context.Context, req ExplainRequest) (Explanation,
 			class = kvlocation.ClassInstanceSpot
 		}
 		if req.Type != "" && (req.Type != loc.Type || class != "" && class != loc.Class) {
-			x.fail(outcome.TypeMismatch, "FO-4.4c", fmt.Sprintf("it is of the %s type %q: what names another type is refused", loc.Class, loc.Type))
+			x.fail(outcome.TypeMismatch, "FO-4.4c", fmt.Sprintf("it is of the %s type %q, not of the %s type %q; of a call that names no type: %s",
+				loc.Class, loc.Type, cmp.Or(class, loc.Class), req.Type, x.Why))
 		}
 	case errors.Is(err, outcome.NotFound):
-		s.explainMissing(&x, req)
+		s.explainMissing(ctx, &x, req)
 	default:
 		x.fail(outcome.KindOf(err), "FO-7a", "the store does not say where it is, and nothing is concluded from that: "+err.Error())
 	}
-	if class, typ := x.placementOf(req); typ != "" {
-		x.Placement = s.candidates(class, typ, req.ID)
+	if class, typ := x.placementOf(req); typ != "" && x.Placement == nil {
+		x.Placement = s.aliveCandidates(ctx, class, typ, req.ID)
 	}
 	return x, nil
+}
+
+// maxLeasesRead bounds the leases that one explanation reads.
+const maxLeasesRead = 32
+
+// aliveCandidates is candidates with the leases of those that seem eligible read: a node that died without a word is
+// in the directory until it is forgotten, and placement finds out by asking it.
+func (s *Service) aliveCandidates(ctx context.Context, class Class, typ, id string) []Candidate {
+	cs := s.candidates(class, typ, id)
+	for i := range cs[:min(len(cs), maxLeasesRead)] {
+		c := &cs[i]
+		if !c.Eligible {
+			break
+		}
+		if l, err := s.store.LeaseOf(ctx, c.RID); err == nil && (!l.Live || l.Lifecycle != c.Lifecycle) {
+			c.Eligible, c.Why = false, "it holds no lease"
+		}
+	}
+	slices.SortStableFunc(cs, func(a, b Candidate) int {
+		switch {
+		case a.Eligible == b.Eligible:
+			return 0
+		case a.Eligible:
+			return -1
+		}
+		return 1
+	})
+	return cs
 }
 
 // placementOf is the class and type with which the object would be placed.
@@ -103,15 +134,20 @@ func (x *Explanation) succeed(rule, why string) {
 }
 
 // explainMissing explains an object that the store does not have.
-func (s *Service) explainMissing(x *Explanation, req ExplainRequest) {
+func (s *Service) explainMissing(ctx context.Context, x *Explanation, req ExplainRequest) {
 	if req.Type == "" {
 		x.fail(outcome.NotFound, "FO-4.1", "there is no object of this ID, which a write and a later read have confirmed; an ordinary message makes none")
 		return
 	}
 	class, typ := x.placementOf(req)
-	cs, err := s.choose("explain", class, typ, kvlocation.ObjectKey{Kind: req.Kind, ID: req.ID}, "")
-	if err != nil {
+	if _, err := s.choose("explain", class, typ, kvlocation.ObjectKey{Kind: req.Kind, ID: req.ID}, ""); err != nil {
 		x.fail(outcome.KindOf(err), "FO-2.1", plain(err).Error())
+		return
+	}
+	x.Placement = s.aliveCandidates(ctx, class, typ, req.ID)
+	cs := x.Placement
+	if !cs[0].Eligible {
+		x.fail(outcome.Unavailable, "FO-2.1", fmt.Sprintf("no node that registers the %s type %q can take it: %s", class, typ, reasons(cs)))
 		return
 	}
 	if class != kvlocation.ClassInstanceSpot {

@@ -235,7 +235,7 @@ func (s *Service) ownsAny(ctx context.Context, req ReleaseRequest, filter kvloca
 		case len(es) > 0:
 			return nil
 		case next == "":
-			return outcome.New("release", outcome.NotFound, outcome.NotAccepted, req.target(), fmt.Sprintf("no such object is owned by node %q lifecycle %d", req.RID, req.Lifecycle))
+			return outcome.New("release", outcome.NotFound, outcome.NotAccepted, req.target(), fmt.Sprintf("no object that is meant is owned by node %q lifecycle %d", req.RID, req.Lifecycle))
 		}
 		cursor = next
 	}

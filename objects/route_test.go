@@ -429,3 +429,23 @@ func TestWarmRequestCosts(t *testing.T) {
 		t.Fatalf("a warm request allocates %v times, a call of the process run %v", warm, plain)
 	}
 }
+
+// A node that died without a word stays in the directory; the explanation reads its lease and does not name it.
+func TestExplainReadsLeases(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	ty := types(tp.typ(kvlocation.ClassInstanceSpot, "room"))
+	a := m.node("a", ty, shortLease)
+	m.node("b", ty)
+	c := m.client()
+	id := m.homeID(a, kvlocation.ClassInstanceSpot, "room", "r")
+	a.vanish()
+	var e Explanation
+	fabrictest.Eventually(t, long, "the explanation names the other node", func() bool {
+		e = must[Explanation](t)(c.Explain(m.ctx(), ExplainRequest{Kind: kvlocation.KindSpot, ID: id, Type: "room"}))
+		return strings.HasSuffix(e.Why, "first at node b")
+	})
+	if last := e.Placement[1]; last.RID != "a" || last.Eligible || last.Why != "it holds no lease" {
+		t.Fatalf("%+v", e.Placement)
+	}
+}
