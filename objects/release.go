@@ -235,7 +235,11 @@ func (s *Service) ownsAny(ctx context.Context, req ReleaseRequest, filter kvloca
 		case len(es) > 0:
 			return nil
 		case next == "":
-			return outcome.New("release", outcome.NotFound, outcome.NotAccepted, req.target(), fmt.Sprintf("no object that is meant is owned by node %q lifecycle %d", req.RID, req.Lifecycle))
+			what := "no object"
+			if req.Kind != "" || req.Class != "" || req.Type != "" {
+				what = "no such object"
+			}
+			return outcome.New("release", outcome.NotFound, outcome.NotAccepted, req.target(), fmt.Sprintf("node %q lifecycle %d owns %s (any more)", req.RID, req.Lifecycle, what))
 		}
 		cursor = next
 	}
