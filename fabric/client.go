@@ -126,7 +126,7 @@ func (c *Client) open(ctx context.Context) (err error) {
 	c.link.onClosed = func() {}
 	c.link.start(func(sub *nats.Subscription, err error) {
 		c.router.AsyncError(sub, err)
-		logAsync(c.log, sub, err)
+		c.link.logAsync(sub, err)
 	})
 	return nil
 }

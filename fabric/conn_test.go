@@ -3,6 +3,7 @@ package fabric
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,6 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"natsfabric/fabrictest"
 	"natsfabric/outcome"
 )
 
@@ -64,6 +70,44 @@ func TestConnectIsChecked(t *testing.T) {
 		if err := checkURLs(url); err != nil {
 			t.Errorf("%s: %v", url, err)
 		}
+	}
+}
+
+// A permission that is refused again and again is logged once for each subject, and other errors every time; what is
+// remembered of that is bounded.
+func TestRefusalsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t, fabrictest.WithConfig(`authorization { users: [{ user: u, password: p, permissions: { publish: { deny: ["no.>"] } } }] }`))
+	core, logs := observer.New(zap.WarnLevel)
+	l, err := openLink(t.Context(), "test", nil, Connect{URL: s.URL(), User: "u", Password: "p"}, zap.New(core))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	for range 3 {
+		for _, subject := range []string{"no.one", "no.two", "no.one"} {
+			if err := l.nc.Publish(subject, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := l.nc.Publish("no.last", nil); err != nil {
+		t.Fatal(err)
+	}
+	fabrictest.Eventually(t, 20*time.Second, "the last refusal", func() bool {
+		all := logs.All()
+		return len(all) > 0 && strings.Contains(fmt.Sprint(all[len(all)-1].ContextMap()), "no.last")
+	})
+	if n := logs.Len(); n != 3 {
+		t.Errorf("%d lines: %v", n, logs.All())
+	}
+	for n := range 3 * maxRefusals {
+		l.logAsync(nil, fmt.Errorf("%w: %d", nats.ErrPermissionViolation, n))
+	}
+	l.logAsync(nil, nats.ErrSlowConsumer)
+	l.logAsync(nil, nats.ErrSlowConsumer)
+	if n := logs.Len(); n != 3+3*maxRefusals+2 || len(l.refusals) > maxRefusals {
+		t.Errorf("%d lines, %d remembered", n, len(l.refusals))
 	}
 }
 

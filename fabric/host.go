@@ -212,5 +212,5 @@ func (n *Node) apply(e event, reason string, err error) {
 // asyncError gets the connection's asynchronous errors: slow consumers and refused permissions.
 func (n *Node) asyncError(sub *nats.Subscription, err error) {
 	n.router.AsyncError(sub, err)
-	logAsync(n.log, sub, err)
+	n.link.logAsync(sub, err)
 }

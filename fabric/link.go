@@ -26,6 +26,8 @@ type link struct {
 	mu     sync.Mutex
 	up     context.Context // ends when the present connection is lost, before onDown is called
 	server string          // of the present connection, or of the last one
+	// refusals are the texts of the refused permissions that were logged.
+	refusals map[string]bool
 
 	status    chan nats.Status
 	prevError nats.ErrHandler
@@ -47,18 +49,34 @@ func openLink(ctx context.Context, name string, conn *nats.Conn, c Connect, log 
 	if err != nil {
 		return nil, err
 	}
+	l := &link{nc: nc, owned: true, log: log}
 	// From here to start: what the server refuses meanwhile, for want of a permission, would otherwise be silent.
-	nc.SetErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { logAsync(log, sub, err) })
-	return &link{nc: nc, owned: true, log: log}, nil
+	nc.SetErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { l.logAsync(sub, err) })
+	return l, nil
 }
 
-// logAsync logs an asynchronous error of the connection.
-func logAsync(log *zap.Logger, sub *nats.Subscription, err error) {
+// maxRefusals bounds the refused permissions that are remembered. Beyond it all are forgotten, and may be told again.
+const maxRefusals = 256
+
+// logAsync logs an asynchronous error of the connection; a permission that is refused again and again, once.
+func (l *link) logAsync(sub *nats.Subscription, err error) {
+	if errors.Is(err, nats.ErrPermissionViolation) {
+		l.mu.Lock()
+		told := l.refusals[err.Error()]
+		if l.refusals == nil || len(l.refusals) >= maxRefusals {
+			l.refusals = map[string]bool{}
+		}
+		l.refusals[err.Error()] = true
+		l.mu.Unlock()
+		if told {
+			return
+		}
+	}
 	subject := ""
 	if sub != nil {
 		subject = sub.Subject
 	}
-	log.Warn("NATS reports an error", zap.String("subscription", subject), zap.Error(err))
+	l.log.Warn("NATS reports an error", zap.String("subscription", subject), zap.Error(err))
 }
 
 // start begins to follow the connection. asyncError gets the connection's asynchronous errors, before the handler

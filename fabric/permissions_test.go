@@ -191,6 +191,9 @@ func TestPermissions(t *testing.T) {
 	}
 	stopNode(t, n2)
 	for _, e := range logs.All() {
+		if strings.HasPrefix(e.Message, "this process was frozen") {
+			continue // by the machine: no permission has to do with it
+		}
 		t.Errorf("logged: %s %v", e.Message, e.ContextMap())
 	}
 	for _, text := range early.list() {
