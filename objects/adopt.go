@@ -82,7 +82,7 @@ func (s *Service) present(ctx context.Context, key kvlocation.ObjectKey) (*objec
 	}
 	e, err := s.store.Read(ctx, key)
 	if err == nil && !s.owns(e, o) {
-		s.rt.drop(o, lostError("turn", o))
+		s.rt.lose(o, lostError("turn", o))
 		return nil, nil
 	}
 	return o, err

@@ -173,7 +173,7 @@ func (o *object) adopt(p *period) error {
 	defer cancel()
 	if err := o.rt.back.adopt(ctx, o); err != nil {
 		if errors.Is(err, errLost) {
-			o.rt.drop(o, outcome.New("turn", outcome.Unavailable, outcome.Accepted, o.target(), "another node owns the object now"))
+			o.rt.lose(o, outcome.New("turn", outcome.Unavailable, outcome.Accepted, o.target(), "another node owns the object now"))
 		}
 		return err
 	}

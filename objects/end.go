@@ -266,7 +266,7 @@ func (s *Service) closeObject(ctx context.Context, o *object, why CloseReason) e
 	err := s.closeRecord(wctx, o)
 	switch {
 	case errors.Is(err, errLost):
-		s.rt.drop(o, lostError("close", o))
+		s.rt.lose(o, lostError("close", o))
 		return outcome.Wrap("close", outcome.Unavailable, outcome.Accepted, o.target(), "", err)
 	case err != nil && errors.Is(err, outcome.Unknown):
 		// Nobody can tell any more: it must not serve, and its next owner is decided by the record.

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
@@ -215,7 +218,9 @@ func TestOldInstanceSaysNothing(t *testing.T) {
 	t.Parallel()
 	m, tp := newMesh(t), newTape()
 	ty := types(tp.typ(kvlocation.ClassActor, "user"), tp.typ(kvlocation.ClassUserSpot, "hall"), tp.typ(kvlocation.ClassInstanceSpot, "room"))
-	a, b := m.node("a", ty, shortLease), m.node("b", ty)
+	core, logs := observer.New(zap.WarnLevel)
+	logged := func(c *Config, _ *kvlocation.LeaseConfig) { c.Logger = zap.New(core) }
+	a, b := m.node("a", ty, shortLease, logged), m.node("b", ty)
 	actor := must[ActorRef](t)(a.Actors().Create(m.ctx(), "user", "x", nil, AtNode("a")))
 	hall := must[SpotRef](t)(a.Spots().Create(m.ctx(), "hall", "h", nil, AtNode("a")))
 	other := must[SpotRef](t)(a.Spots().Create(m.ctx(), "hall", "o", nil, AtNode("a")))
@@ -250,6 +255,13 @@ func TestOldInstanceSaysNothing(t *testing.T) {
 	}
 	if err := a.Actors().Destroy(m.ctx(), now); err != nil {
 		t.Fatal(err)
+	}
+	// What was lost is said, once a second at most.
+	lines := logs.FilterMessageSnippet("was released while this node was away")
+	a.rt.lost.mu.Lock()
+	defer a.rt.lost.mu.Unlock()
+	if a.rt.lost.n != 3 || lines.Len() < 1 || lines.Len() > 3 {
+		t.Errorf("%d objects were lost, logged: %v", a.rt.lost.n, lines.All())
 	}
 }
 

@@ -77,6 +77,7 @@ type runtime struct {
 	period atomic.Pointer[period]
 	// draining: new mail is refused. stopped: nothing runs any more.
 	draining, stopped atomic.Bool
+	lost              lostObjects
 }
 
 // part is a part of the registry: by the hash of the ID, which is made once, and from there along object.same.
@@ -280,18 +281,49 @@ func errNoSlot(detail string, reg *regType) error {
 	return outcome.New("create", outcome.Unavailable, outcome.NotAccepted, string(reg.Class)+" type "+quote(reg.Name), "no free slot: "+detail)
 }
 
-// drop takes the object out of the registry: what waits for it ends with cause, what is held and not accepted with the
-// same kind and NotAccepted. A turn that runs, often the one that calls, goes on, and its answer goes out.
-func (rt *runtime) drop(o *object, cause *outcome.Error) {
-	rt.remove(o, cause, outcome.New(cause.Op, cause.Kind, outcome.NotAccepted, cause.Target, cause.Detail))
+// lostObjects counts the objects that were released, or are somebody else's, since the node held them.
+type lostObjects struct {
+	mu     sync.Mutex
+	n      uint64
+	logged time.Time
 }
 
-// remove ends an object; only its first call does anything.
-func (rt *runtime) remove(o *object, cause, held error) {
+// lostEvery is the shortest time between two lines about lost objects.
+const lostEvery = time.Second
+
+// lose drops an object whose record says that it is not this node's any more. That is found when the object is asked for,
+// so the line, which comes once a second at most, has the count of all up to then.
+func (rt *runtime) lose(o *object, cause *outcome.Error) {
+	if !rt.drop(o, cause) {
+		return
+	}
+	rt.lost.mu.Lock()
+	rt.lost.n++
+	n, now := rt.lost.n, time.Now()
+	quiet := now.Sub(rt.lost.logged) < lostEvery
+	if !quiet {
+		rt.lost.logged = now
+	}
+	rt.lost.mu.Unlock()
+	if !quiet {
+		rt.log.Warn("an object was released while this node was away: what it had in memory is dropped",
+			zap.String("object", o.target()), zap.Uint64("lost_so_far", n))
+	}
+}
+
+// drop takes the object out of the registry: what waits for it ends with cause, what is held and not accepted with the
+// same kind and NotAccepted. A turn that runs, often the one that calls, goes on, and its answer goes out. It returns false
+// when the object had ended already.
+func (rt *runtime) drop(o *object, cause *outcome.Error) bool {
+	return rt.remove(o, cause, outcome.New(cause.Op, cause.Kind, outcome.NotAccepted, cause.Target, cause.Detail))
+}
+
+// remove ends an object. Only its first call does anything, and returns true.
+func (rt *runtime) remove(o *object, cause, held error) bool {
 	o.mu.Lock()
 	if o.state == objectClosed {
 		o.mu.Unlock()
-		return
+		return false
 	}
 	o.state, o.cause = objectClosed, cause
 	list := o.box.takeAll()
@@ -310,6 +342,7 @@ func (rt *runtime) remove(o *object, cause, held error) {
 		}
 		e = next
 	}
+	return true
 }
 
 // end ends accepted mail that did not run.
