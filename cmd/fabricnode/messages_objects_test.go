@@ -48,6 +48,11 @@ func newObjectStage(t *testing.T, bin string) *objectStage {
 	n2 := startNode(t, bin, append(short, "--mesh", "shop", "--rid", "n2", "--server", s.srv.URL())...)
 	last := startNode(t, bin, append(short, "--mesh", "shop", "--rid", "n3", "--server", s.dead.URL())...)
 	n1 := s.startNode(t)
+	fabrictest.Eventually(t, soon, "n1 knows n1 and n2", func() bool {
+		_, own := n1.Members().Get("n1")
+		_, other := n1.Members().Get("n2")
+		return own && other
+	})
 
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
