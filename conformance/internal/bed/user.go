@@ -170,7 +170,7 @@ func (u *User) elsewhere(a *Act) *act.Result {
 	}
 }
 
-// Actor, UserSpot and InstanceSpot name objects in an Act.
+// Actor names an Actor in an Act.
 func Actor(way history.Way, id string) Act { return Act{Way: way, Class: "actor", Object: id} }
 
 // UserSpot names a User Spot in an Act.
