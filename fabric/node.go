@@ -51,7 +51,7 @@ type Node struct {
 	shutdownDone chan struct{}
 }
 
-// Start starts a node and returns once it serves.
+// Start starts a node and returns once it serves, and once its own list of the mesh's nodes has it.
 //
 // It fails, with nothing left behind, when the configuration is wrong (each wrong field named), NATS cannot be
 // reached, the server is older than needed or has no JetStream, the mesh's streams are missing or differ from what
@@ -142,6 +142,10 @@ func (n *Node) open(ctx context.Context) (err error) {
 
 	conn := n.link.connection()
 	if err := n.publish(ctx, kvlocation.StateServing); err != nil {
+		return err
+	}
+	// The first call after Start may name this node, or a type that it alone registers.
+	if err := n.dir.Resync(ctx); err != nil {
 		return err
 	}
 	ready := make(chan struct{})

@@ -102,3 +102,17 @@ func TestQuietStart(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 }
+
+// TestStartedNodeKnowsItself: whatever becomes of the notice, the list of a node that has started has the node itself,
+// so that its first call may name it.
+func TestStartedNodeKnowsItself(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	p := s.Proxy(t)
+	p.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Subject: "fab.m.chg.>", Times: -1, Action: fabrictest.Drop})
+	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: p.URL()}, Channels: []channels.Spec{{Name: "echo", Handler: echo}}})
+	if _, err := a.Channel("echo").At("a").Request(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+}
