@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -68,8 +69,13 @@ func (f *meshFlags) client(ctx context.Context, timeout time.Duration, log *zap.
 		return nil, inFlags(err)
 	}
 	c, err := fabric.ConnectClient(ctx, cfg)
-	if err != nil && timeout < f.ConnectTimeout && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if err != nil && timeout < f.ConnectTimeout && ranOut(ctx, err) {
 		err = fmt.Errorf("%w (--timeout is %v, connecting included)", err, timeout)
 	}
 	return c, startError(err)
+}
+
+// ranOut reports whether time was what ended an attempt. The socket's own deadline may be a moment before that of ctx.
+func ranOut(ctx context.Context, err error) bool {
+	return errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
 }
