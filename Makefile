@@ -5,8 +5,9 @@
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: ## all tests, with the race detector
+test: ## all tests, with the race detector; what counts allocations also without it
 	go test -race -timeout 15m ./...
+	go test -run Allocations ./channels ./objects
 
 lint: tools ## format, vet and staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }

@@ -26,7 +26,7 @@ func underRace() bool {
 // A request and a send within the process, turn included, allocate nothing.
 func TestLocalAllocations(t *testing.T) {
 	if underRace() {
-		t.Skip("the race detector makes pools lose things")
+		t.Skip("the race detector makes pools lose things; `make test` runs this a second time without it")
 	}
 	h := newHost(t, 10, Type{Name: "t"})
 	o := h.object(t, "o", echo)
