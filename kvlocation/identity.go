@@ -127,6 +127,7 @@ func (s *Store) setFault(err error) bool {
 type bucketInfo struct {
 	epoch          uint64
 	lastSeq        uint64
+	replicas       int
 	time           time.Time // the leader's clock
 	sent, received monotime.Time
 }
@@ -145,6 +146,7 @@ func (s *Store) info(ctx context.Context, b *bucket) (bi bucketInfo, err error) 
 		Error  *nats.APIError `json:"error"`
 		Config struct {
 			Metadata map[string]string `json:"metadata"`
+			Replicas int               `json:"num_replicas"`
 		} `json:"config"`
 		State struct {
 			LastSeq uint64 `json:"last_seq"`
@@ -161,7 +163,7 @@ func (s *Store) info(ctx context.Context, b *bucket) (bi bucketInfo, err error) 
 		return bi, unavailable("read", "stream "+b.stream, r.Error)
 	}
 	bi.epoch, _ = epochOf(r.Config.Metadata)
-	bi.lastSeq, bi.time = r.State.LastSeq, r.Time
+	bi.lastSeq, bi.time, bi.replicas = r.State.LastSeq, r.Time, r.Config.Replicas
 	return bi, nil
 }
 

@@ -39,14 +39,14 @@ type call struct {
 
 	msg    nats.Msg
 	header nats.Header
-	values [6][1]string // the backing of header's values
+	values [8][1]string // the backing of header's values
 	used   int
 }
 
 var callPool = sync.Pool{New: func() any {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
-	return &call{answers: make(chan *nats.Msg, 4), timer: t, header: make(nats.Header, 6)}
+	return &call{answers: make(chan *nats.Msg, 4), timer: t, header: make(nats.Header, 8)}
 }}
 
 func newMux(nc *nats.Conn) (*mux, error) {

@@ -163,9 +163,10 @@ func (s *Store) scanned(f ScanFilter, m *storedMsg) (Entry, bool) {
 // everything before it, and what was moved behind the reader by a write comes later.
 func (s *Store) walk(ctx context.Context, b *bucket, from uint64, confirm bool, visit func(*storedMsg) bool) (next uint64, err error) {
 	from = max(from, 1)
+	filter := b.subject + ">"
 	var confirmed uint64 // the sequence of the latest own write
 	for try := 0; ; {
-		msgs, more, err := s.readBatch(ctx, b, from)
+		msgs, more, err := s.readBatch(ctx, b, filter, from)
 		if err != nil {
 			return 0, err
 		}
@@ -192,10 +193,10 @@ func (s *Store) walk(ctx context.Context, b *bucket, from uint64, confirm bool, 
 	}
 }
 
-// readBatch reads the first messages of a bucket from a revision on, and whether the replica that answers has more.
-func (s *Store) readBatch(ctx context.Context, b *bucket, from uint64) (msgs []*storedMsg, more bool, err error) {
+// readBatch reads the first messages of some subjects of a bucket from a revision on, and whether the replica that answers has more.
+func (s *Store) readBatch(ctx context.Context, b *bucket, subjects string, from uint64) (msgs []*storedMsg, more bool, err error) {
 	body, err := json.Marshal(map[string]any{
-		"next_by_subj": b.subject + ">", "seq": from, "batch": walkBatch, "max_bytes": walkBytes,
+		"next_by_subj": subjects, "seq": from, "batch": walkBatch, "max_bytes": walkBytes,
 	})
 	if err != nil {
 		return nil, false, refused("read", b.name, err)

@@ -42,7 +42,8 @@ const (
 	updateTimeout = 30 * time.Second
 )
 
-// Setup says how the streams of a mesh are to look: the buckets NODES, LOCATION and SUPERVISE, and the stream RELAY.
+// Setup says how the streams of a mesh are to look: the buckets NODES, LOCATION, SUPERVISE and FENCE,
+// and the stream RELAY.
 type Setup struct {
 	// Mesh is the name of the mesh: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
 	Mesh string
@@ -241,7 +242,7 @@ func (s Setup) streams() []jetstream.StreamConfig {
 	relay := bucket(mesh.RelayStream(), "")
 	relay.Name, relay.Subjects = mesh.RelayStream(), []string{mesh.RelayPrefix() + ".>"}
 	relay.MaxMsgsPerSubject, relay.SubjectDeleteMarkerTTL, relay.RePublish = -1, 0, nil
-	return append(streams, bucket(mesh.SuperviseBucket(), changeSupervise), relay)
+	return append(streams, bucket(mesh.SuperviseBucket(), changeSupervise), bucket(mesh.FenceBucket(), changeFence), relay)
 }
 
 // The bucket's token in the subjects of republished changes.
@@ -249,6 +250,7 @@ const (
 	changeNodes     = "nodes"
 	changeLocation  = "location"
 	changeSupervise = "supervise"
+	changeFence     = "fence"
 )
 
 // patiently puts a question to the JetStream API until the answer is definite, for as long as ctx allows and 30 s at

@@ -36,7 +36,7 @@ func TestInit(t *testing.T) {
 	set := Setup{Mesh: "m"}
 
 	r, err := Check(ctx, nc, set)
-	if err != nil || r.OK() || len(r.Buckets) != 4 || !r.Buckets[0].Missing {
+	if err != nil || r.OK() || len(r.Buckets) != 5 || !r.Buckets[0].Missing {
 		t.Fatalf("check of nothing: %+v, %v", r, err)
 	}
 	_, err = Open(ctx, nc, Config{Mesh: "m"})
@@ -95,7 +95,7 @@ func TestInitOfOlderMesh(t *testing.T) {
 	wantText(t, err, "FABRIC_m_SUPERVISE", "does not exist", "init")
 
 	r, err := Init(ctx, nc, Setup{Mesh: "m"})
-	if err != nil || !r.OK() || len(r.Buckets) != 4 {
+	if err != nil || !r.OK() || len(r.Buckets) != 5 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	for i, b := range r.Buckets {

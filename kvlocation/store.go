@@ -53,6 +53,7 @@ type Store struct {
 	location  *bucket
 	nodes     *bucket
 	supervise *bucket
+	fence     *bucket
 	relay     *bucket
 	identity  identity
 	mux       *mux
@@ -131,10 +132,11 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Store, error) {
 	s.location = s.newBucket(s.mesh.LocationBucket())
 	s.nodes = s.newBucket(s.mesh.NodesBucket())
 	s.supervise = s.newBucket(s.mesh.SuperviseBucket())
+	s.fence = s.newBucket(s.mesh.FenceBucket())
 	s.relay = s.newRelay()
 	s.identity.lost = make(chan struct{})
-	for _, b := range []*bucket{s.nodes, s.location} {
-		b.fences, b.life.epoch = true, report.epoch(b.name)
+	for _, b := range []*bucket{s.nodes, s.location, s.supervise, s.fence} {
+		b.fences, b.life.epoch = b != s.supervise, report.epoch(b.name)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	m, err := newMux(nc)
@@ -151,7 +153,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Store, error) {
 func (s *Store) Close() error {
 	s.once.Do(func() {
 		s.cancel()
-		for _, b := range []*bucket{s.location, s.nodes, s.supervise, s.relay} {
+		for _, b := range []*bucket{s.location, s.nodes, s.supervise, s.fence, s.relay} {
 			b.confirm.close()
 		}
 		s.mux.close()

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"natsfabric/internal/monotime"
+	"natsfabric/internal/wire"
 	"natsfabric/outcome"
 )
 
@@ -31,6 +32,9 @@ type write struct {
 	ttl     time.Duration // whole seconds; 0 = for ever
 	marker  bool          // a delete marker, which keeps value
 	rollup  bool          // takes the place of every earlier message of the key
+	// ops and count go into headers (shared keys): the key's last operation IDs, and the number of this write.
+	ops   string
+	count uint64
 	// applied judges what the key holds (nil: no message) after the revision has moved, when that is not the write
 	// itself. Without one nobody can tell.
 	applied judge
@@ -244,13 +248,17 @@ func (sd *sending) fill(c *call) {
 	if sd.marker || sd.rollup {
 		c.set("Nats-Rollup", "sub")
 	}
+	if sd.ops != "" {
+		c.set(wire.HeaderOps, sd.ops)
+		c.set(wire.HeaderWrite, strconv.FormatUint(sd.count, 10))
+	}
 	if sd.ttl > 0 {
 		c.set("Nats-TTL", strconv.FormatInt(int64(sd.ttl/time.Second), 10))
 	}
 }
 
-// maxHeader bounds the headers of a write: the fixed names, one key, numbers and an operation ID.
-const maxHeader = 512
+// maxHeader bounds the headers of a write: the fixed names, one key, numbers and nine operation IDs.
+const maxHeader = 768
 
 func (s *Store) checkSize(sd *sending) error {
 	if most := s.nc.MaxPayload() - maxHeader; most > 0 && int64(len(sd.value)) > most {

@@ -33,6 +33,10 @@ const (
 	HeaderSpot = "Fabric-Spot"
 	// HeaderChain lists the objects whose turns wait for this operation.
 	HeaderChain = "Fabric-Chain"
+	// HeaderOps lists, separated by spaces, the operation IDs of a shared key's last eight writes, the newest last.
+	HeaderOps = "Fabric-Ops"
+	// HeaderWrite counts the writes of a shared key.
+	HeaderWrite = "Fabric-Write"
 )
 
 // Mesh spells the subjects and bucket names of one mesh.
@@ -80,6 +84,9 @@ func (m Mesh) NodesBucket() string { return "FABRIC_" + string(m) + "_NODES" }
 
 // SuperviseBucket holds what operators and monitors write down.
 func (m Mesh) SuperviseBucket() string { return "FABRIC_" + string(m) + "_SUPERVISE" }
+
+// FenceBucket holds leadership terms, the right to fence, and confirmations that something is fenced.
+func (m Mesh) FenceBucket() string { return "FABRIC_" + string(m) + "_FENCE" }
 
 // RelayStream holds what is handed from one process run to another: moves, and first messages too large for a record.
 func (m Mesh) RelayStream() string { return "FABRIC_" + string(m) + "_RELAY" }
