@@ -14,7 +14,6 @@ import (
 
 	"natsfabric/internal/monotime"
 	"natsfabric/internal/wire"
-	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
 
@@ -385,7 +384,7 @@ func (r *Router) refreshClock() {
 	}
 	all := r.cfg.Directory.Members().All()
 	for i := range all {
-		if m := &all[i]; m.State == kvlocation.StateServing && r.links.stateOf(m).selectable() {
+		if m := &all[i]; m.State.Serves() && r.links.stateOf(m).selectable() {
 			r.probe(r.links.of(m))
 			return
 		}

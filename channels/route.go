@@ -48,7 +48,7 @@ func (rt *route) pick(refused []string) (target, bool) {
 
 // share is the weight with which a member takes part in a channel's selection; 0 = not at all (FO-3.1a).
 func share(m *kvlocation.Member, channel string) int {
-	if m.State != kvlocation.StateServing {
+	if !m.State.Serves() {
 		return 0
 	}
 	c, ok := m.Channel(channel)
@@ -146,7 +146,7 @@ func (r *Router) directTarget(ctx context.Context, op *operation) (target, error
 	if _, serves := m.Channel(op.ch.name); !serves {
 		return target{}, fail(op.call.Op, outcome.NotFound, outcome.NotAccepted, directName(op), "the node does not serve it")
 	}
-	if m.State != kvlocation.StateServing {
+	if !m.State.Serves() {
 		return target{}, fail(op.call.Op, outcome.Unavailable, outcome.NotAccepted, directName(op), "the node is %s", m.State)
 	}
 	l := r.links.of(&m)

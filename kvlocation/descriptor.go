@@ -5,17 +5,23 @@ import (
 	"time"
 )
 
-// NodeState is a node's host state. Its descriptor publishes Serving and Draining: a node in another state cannot or may
-// not write, and its descriptor keeps what it said last.
+// NodeState is a node's host state. Its descriptor publishes Serving, Relocating, Relocated and Draining: a node in another
+// state cannot or may not write, and its descriptor keeps what it said last.
 type NodeState string
 
-// The host states. Only Serving nodes are candidates of select-one (FO-3.1a).
+// The host states. New objects, and objects that move, come to Serving nodes only; candidates of select-one (FO-3.1a) are
+// nodes whose state [NodeState.Serves].
 const (
 	// StatePreparing: started, not yet serving, or checking its identity and lease again after a reconnect.
 	// Next: Serving, Draining, Stopped, Error.
 	StatePreparing NodeState = "Preparing"
-	// StateServing: takes new work. Next: Preparing, Draining, Error.
+	// StateServing: takes new work. Next: Preparing, Relocating, Draining, Error.
 	StateServing NodeState = "Serving"
+	// StateRelocating: its objects move to other nodes. No new object comes to it; what it still owns, its channels and its
+	// sessions go on. Next: Relocated, Serving or Preparing (blocked), Draining, Error.
+	StateRelocating NodeState = "Relocating"
+	// StateRelocated: every object has moved; messages that still come for them are followed. Next: Draining, Error.
+	StateRelocated NodeState = "Relocated"
 	// StateDraining: finishes what it accepted and refuses the rest. Next: Stopped, Error.
 	StateDraining NodeState = "Draining"
 	// StateStopped is terminal: an orderly end.
@@ -23,6 +29,11 @@ const (
 	// StateError is terminal: the node ended itself; its log and last error say why.
 	StateError NodeState = "Error"
 )
+
+// Serves reports whether a node in this state answers: for its channels, and for the objects that it owns or follows.
+func (s NodeState) Serves() bool {
+	return s == StateServing || s == StateRelocating || s == StateRelocated
+}
 
 // ChannelKind tells the two kinds of channel apart.
 type ChannelKind string
