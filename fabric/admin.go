@@ -135,7 +135,7 @@ func (a *admin) answer(req adminRequest) (any, error) {
 	if !ok {
 		return nil, outcome.New("admin", outcome.NotFound, outcome.NotAccepted, req.verb, "there is no such operator request: there are "+strings.Join(slices.Sorted(maps.Keys(verbs)), ", "))
 	}
-	if s := a.n.State(); s != kvlocation.StateServing {
+	if s := a.n.State(); !s.Serves() {
 		return nil, outcome.New("admin", outcome.Unavailable, outcome.NotAccepted, req.verb, "this node is "+string(s))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)

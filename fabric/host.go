@@ -69,8 +69,12 @@ func (n *Node) host(ctx context.Context) {
 				n.fatal(ev.reason, ev.err)
 			case ev.e == evVerified:
 				n.ready(ev.conn, ev.reason)
-			default:
+			case ev.e == evDoubt:
 				n.doubt(ev.reason)
+			case ev.e == evBlocked && n.inDoubt:
+				n.apply(evBlockedInDoubt, ev.reason, nil)
+			default:
+				n.apply(ev.e, ev.reason, nil)
 			}
 			if ev.done != nil {
 				close(ev.done)
@@ -120,7 +124,7 @@ func (n *Node) verify(ctx context.Context) error {
 			err = n.dir.Resync(ctx)
 		}
 		if err == nil {
-			err = n.publish(ctx, kvlocation.StateServing)
+			err = n.publish(ctx)
 		}
 		if err == nil || ctx.Err() != nil {
 			return err
@@ -168,15 +172,17 @@ func (n *Node) ready(conn context.Context, reason string) {
 	if conn.Err() != nil || !n.lease.Held() {
 		return
 	}
+	n.inDoubt = false
 	n.apply(evVerified, reason, nil)
-	if n.State() == kvlocation.StateServing {
+	if n.State().Serves() {
 		n.setServing(true)
 	}
 }
 
-// doubt takes the node out of service until it has been verified again.
+// doubt takes the node out of service until it has been verified again. A node that relocates keeps its state meanwhile.
 func (n *Node) doubt(reason string) {
-	if n.State() == kvlocation.StateServing {
+	n.inDoubt = true
+	if n.State().Serves() {
 		n.setServing(false)
 	}
 	n.apply(evDoubt, reason, nil)

@@ -42,6 +42,7 @@ type Node struct {
 	leaving    bool                  // the descriptor says Draining, and nothing else any more; guarded by publishing
 
 	events  chan hostEvent
+	inDoubt bool               // the node has to be verified before it serves again; the host goroutine's
 	stop    context.CancelFunc // ends the host goroutine and the one that keeps the node listed
 	stopped chan struct{}      // closed when the host goroutine has ended
 	keeping sync.WaitGroup     // of the other one
@@ -141,7 +142,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	n.keeping.Go(func() { n.keepListed(hostCtx) })
 
 	conn := n.link.connection()
-	if err := n.publish(ctx, kvlocation.StateServing); err != nil {
+	if err := n.publish(ctx); err != nil {
 		return err
 	}
 	// The first call after Start may name this node, or a type that it alone registers.

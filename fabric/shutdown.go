@@ -41,7 +41,7 @@ func (n *Node) release(ctx context.Context) error {
 	var errs []error
 	if n.objects != nil && n.lease.Admit() == nil && n.link.nc.IsConnected() {
 		dctx, cancel := boundedBy(ctx, tidyTime)
-		errs = append(errs, n.publish(dctx, kvlocation.StateDraining))
+		errs = append(errs, n.publishLeaving(dctx))
 		cancel()
 	}
 	if n.admin != nil {

@@ -12,21 +12,24 @@ import (
 func TestHostStateTable(t *testing.T) {
 	const (
 		p, s, d = kvlocation.StatePreparing, kvlocation.StateServing, kvlocation.StateDraining
+		r, m    = kvlocation.StateRelocating, kvlocation.StateRelocated
 		x, e    = kvlocation.StateStopped, kvlocation.StateError
-		illegal = kvlocation.NodeState("")
+		no      = kvlocation.NodeState("")
 	)
-	want := map[kvlocation.NodeState][5]kvlocation.NodeState{
-		//  verified doubt shutdown stopped fatal
-		p: {s, p, d, illegal, e},
-		s: {s, p, d, illegal, e},
-		d: {d, d, d, x, e},
-		x: {x, x, x, x, x},
-		e: {e, e, e, e, e},
+	want := map[kvlocation.NodeState][9]kvlocation.NodeState{
+		//  verified doubt relocate blocked in doubt relocated shutdown stopped fatal
+		p: {s, p, no, no, no, no, d, no, e},
+		s: {s, p, r, no, no, no, d, no, e},
+		r: {r, r, no, s, p, m, d, no, e},
+		m: {m, m, no, no, no, no, d, no, e},
+		d: {d, d, no, d, d, d, d, x, e},
+		x: {x, x, x, x, x, x, x, x, x},
+		e: {e, e, e, e, e, e, e, e, e},
 	}
 	for from, row := range want {
 		for i, to := range row {
 			got, err := next(from, event(i))
-			if to == illegal {
+			if to == no {
 				if err == nil || !strings.Contains(err.Error(), string(from)) || !strings.Contains(err.Error(), event(i).String()) {
 					t.Errorf("%s + %s = %s, %v: want an error naming both", from, event(i), got, err)
 				}

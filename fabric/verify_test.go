@@ -47,8 +47,8 @@ func TestVerificationIsOvertaken(t *testing.T) {
 	if got := tell(hostEvent{e: evVerified, conn: n.link.connection()}); got != kvlocation.StateServing {
 		t.Fatalf("verified on the present connection it is %s", got)
 	}
-	for _, state := range []kvlocation.NodeState{kvlocation.StateDraining, kvlocation.StateServing} {
-		if err := n.publish(t.Context(), state); err != nil {
+	for _, publish := range []func(context.Context) error{n.publishLeaving, n.publish} {
+		if err := publish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
