@@ -1,0 +1,2 @@
+// Package supervise restarts workers that hang, without restart storms, and never ends in silence.
+package supervise
