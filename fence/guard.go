@@ -2,10 +2,8 @@ package fence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"natsfabric/outcome"
 )
@@ -15,30 +13,18 @@ import (
 //
 // Concurrency: any number of goroutines may use a Guard.
 type Guard struct {
-	resource string
+	gate *Gate
 	// turn holds one element while nobody writes.
 	turn chan struct{}
 
 	mu      sync.Mutex
-	source  string // guarded by mu; "" until the first token when none was named
-	highest Token  // guarded by mu; written only by whoever has taken turn
-
-	passed, byToken, byLease, otherSource, withoutToken atomic.Uint64
-}
-
-// Stats counts what a guard has decided since it was made.
-type Stats struct {
-	Passed         uint64 // writes that were called, whether they succeeded or not
-	StoppedByToken uint64 // refused: a higher token had been seen (ByToken)
-	StoppedByLease uint64 // refused: the writer's own ownership was lost (ByLease)
-	OtherSource    uint64 // refused: a token of another source
-	WithoutToken   uint64 // refused: no token, or none yet
+	highest Token // guarded by mu; written only by whoever has taken turn
 }
 
 // NewGuard returns a guard for the resource, whose name stands in errors. It takes tokens of the given source only;
 // with "" it is bound by the first token that it sees.
 func NewGuard(resource, source string) *Guard {
-	g := &Guard{resource: resource, source: source, turn: make(chan struct{}, 1)}
+	g := &Guard{gate: NewGate(resource, source), turn: make(chan struct{}, 1)}
 	g.turn <- struct{}{}
 	return g
 }
@@ -71,15 +57,7 @@ func (g *Guard) Highest() (Token, bool) {
 }
 
 // Stats returns the counters.
-func (g *Guard) Stats() Stats {
-	return Stats{
-		Passed:         g.passed.Load(),
-		StoppedByToken: g.byToken.Load(),
-		StoppedByLease: g.byLease.Load(),
-		OtherSource:    g.otherSource.Load(),
-		WithoutToken:   g.withoutToken.Load(),
-	}
-}
+func (g *Guard) Stats() Stats { return g.gate.Stats() }
 
 func (g *Guard) run(ctx context.Context, token func(context.Context) (Token, error), write func() error) error {
 	waited := g.wait(ctx)
@@ -89,13 +67,14 @@ func (g *Guard) run(ctx context.Context, token func(context.Context) (Token, err
 	// Asked after the waiting: what was held before may be lost by now, and says more than a context that ended for it.
 	t, err := token(ctx)
 	if err != nil {
-		return g.refuse(t, err)
+		seen, _ := g.Highest()
+		return g.gate.refuse(t, seen, err)
 	}
 	if waited != nil {
 		return waited
 	}
 	if ctx.Err() != nil {
-		return outcome.FromContext(ctx, "guarded write", outcome.NotAccepted, fmt.Sprintf("resource %q", g.resource), "the context had ended before")
+		return outcome.FromContext(ctx, "guarded write", outcome.NotAccepted, fmt.Sprintf("resource %q", g.gate.resource), "the context had ended before")
 	}
 	if err := g.see(t); err != nil {
 		return err
@@ -103,7 +82,7 @@ func (g *Guard) run(ctx context.Context, token func(context.Context) (Token, err
 	if write == nil {
 		return nil
 	}
-	g.passed.Add(1)
+	g.gate.Pass()
 	return write()
 }
 
@@ -119,36 +98,20 @@ func (g *Guard) wait(ctx context.Context) error {
 	case <-g.turn:
 		return nil
 	case <-ctx.Done():
-		return outcome.FromContext(ctx, "guarded write", outcome.NotAccepted, fmt.Sprintf("resource %q", g.resource), "another write held the guard")
+		return outcome.FromContext(ctx, "guarded write", outcome.NotAccepted, fmt.Sprintf("resource %q", g.gate.resource), "another write held the guard")
 	}
-}
-
-// refuse turns a holder's error into the guard's, and counts it.
-func (g *Guard) refuse(held Token, err error) error {
-	if errors.Is(err, outcome.InvalidOperation) {
-		g.withoutToken.Add(1)
-		return refused(g.resource, outcome.InvalidOperation, "no token", err)
-	}
-	g.byLease.Add(1)
-	seen, _ := g.Highest()
-	return &StaleError{Resource: g.resource, Presented: held, Seen: seen, StoppedBy: ByLease, Cause: err}
 }
 
 // see compares t with the highest token and keeps the higher one. It decides in the turn of a write.
 func (g *Guard) see(t Token) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case !validSource(t.Source):
-		g.withoutToken.Add(1)
-		return refused(g.resource, outcome.InvalidOperation, fmt.Sprintf("the token %q has no valid source", t), nil)
-	case g.source != "" && t.Source != g.source:
-		g.otherSource.Add(1)
-		return &SourceError{Resource: g.resource, Bound: g.source, Presented: t}
-	case !g.highest.IsZero() && t.Compare(g.highest) < 0:
-		g.byToken.Add(1)
-		return &StaleError{Resource: g.resource, Presented: t, Seen: g.highest, StoppedBy: ByToken}
+	if err := g.gate.Check(t); err != nil {
+		return err
 	}
-	g.source, g.highest = t.Source, t
+	if err := g.gate.Judge(t, g.highest); err != nil {
+		return err
+	}
+	g.highest = t
 	return nil
 }

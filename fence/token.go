@@ -50,8 +50,20 @@ func (t Token) String() string {
 	return string(t.append(make([]byte, 0, len(t.Source)+1+numbersLen)))
 }
 
+// Numbers returns the token's three numbers in text, 50 bytes that sort bytewise as the tokens of one source do, for
+// resources that keep source and numbers apart. The zero Token's is "".
+func (t Token) Numbers() string {
+	if t.IsZero() {
+		return ""
+	}
+	return string(t.appendNumbers(make([]byte, 0, numbersLen)))
+}
+
 func (t Token) append(b []byte) []byte {
-	b = append(append(b, t.Source...), ':')
+	return t.appendNumbers(append(append(b, t.Source...), ':'))
+}
+
+func (t Token) appendNumbers(b []byte) []byte {
 	for i, n := range [...]uint64{t.Epoch, t.Generation, t.Sequence} {
 		if i > 0 {
 			b = append(b, '-')

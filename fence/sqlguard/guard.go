@@ -1,0 +1,185 @@
+package sqlguard
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"natsfabric/fence"
+	"natsfabric/outcome"
+)
+
+// DefaultTable is the guard table's name unless Config says otherwise.
+const DefaultTable = "fabric_guard"
+
+// Config says what a Guard guards.
+type Config struct {
+	// Dialect is the database's. Required.
+	Dialect Dialect
+	// Table is the guard table, schema.table allowed (DefaultTable). Names are taken as they are written: PostgreSQL
+	// folds the names of unquoted statements to lower case.
+	Table string
+	// Resource is the key of the guard's row and stands in errors. Required.
+	Resource string
+	// Source is the one source whose tokens the guard takes; with "" the first token that the row sees binds it.
+	Source string
+}
+
+// Guard guards whatever is written in a transaction that entered it.
+//
+// Concurrency: any number of goroutines, processes and machines may use guards of the same row.
+type Guard struct {
+	gate *fence.Gate
+	// raise writes the token if it may, read returns what stands there.
+	raise, read string
+}
+
+// New returns a guard. It talks to no database. Errors are of the configuration.
+func New(c Config) (*Guard, error) {
+	if c.Table == "" {
+		c.Table = DefaultTable
+	}
+	if err := c.Dialect.check(); err != nil {
+		return nil, err
+	}
+	table, err := quoted("Config.Table", c.Table, 1)
+	switch {
+	case err != nil:
+		return nil, err
+	case c.Resource == "":
+		return nil, errors.New("sqlguard: Config.Resource is empty: it names the guard's row")
+	}
+	p := c.Dialect.Placeholder
+	return &Guard{
+		gate: fence.NewGate(c.Resource, c.Source),
+		raise: fmt.Sprintf("INSERT INTO %[1]s AS g (resource, source, token) VALUES (%[2]s, %[3]s, %[4]s)"+
+			" ON CONFLICT (resource) DO UPDATE SET token = excluded.token"+
+			" WHERE g.source %[5]s = excluded.source AND g.token %[5]s <= excluded.token", table, p(1), p(2), p(3), c.Dialect.Bytewise),
+		read: fmt.Sprintf("SELECT source, token FROM %s WHERE resource = %s", table, p(1)),
+	}, nil
+}
+
+// Schema returns the statement that makes the guard table unless it is there. Run it once, as a migration.
+func Schema(table string) (string, error) {
+	if table == "" {
+		table = DefaultTable
+	}
+	name, err := quoted("table", table, 1)
+	if err != nil {
+		return "", err
+	}
+	return "CREATE TABLE IF NOT EXISTS " + name + " (resource TEXT PRIMARY KEY, source TEXT NOT NULL, token TEXT NOT NULL)", nil
+}
+
+// Enter checks the token of ctx and holds the guard's row until tx ends: what tx writes from here on is guarded, and
+// another holder's Enter or Raise waits for its end. It must be the first statement of tx. On every error tx has been
+// rolled back. Refusals: *fence.StaleError, *fence.SourceError, InvalidOperation without a token.
+func (g *Guard) Enter(ctx context.Context, tx Tx) error {
+	if err := g.write(ctx, tx); err != nil {
+		return errors.Join(err, rollback(tx))
+	}
+	g.gate.Pass()
+	return nil
+}
+
+// Do begins a transaction, enters it, calls write and commits; after an error, or a panic, it rolls back and returns the
+// error as it is. What has become of a commit that failed is the database's to say. opts may be nil.
+func (g *Guard) Do(ctx context.Context, db *sql.DB, opts *sql.TxOptions, write func(tx *sql.Tx) error) error {
+	if _, err := g.gate.Token(ctx); err != nil {
+		return err // no need to ask the database
+	}
+	tx, err := db.BeginTx(ctx, opts)
+	if err != nil {
+		return g.failed(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back, before one it ends with the connection
+	if err := g.Enter(ctx, tx); err != nil {
+		return err
+	}
+	if err := write(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return g.failed(err)
+	}
+	return nil
+}
+
+// Raise makes the token of ctx the highest seen, so that from its return on no older holder writes (FE-11). It refuses
+// as Enter does, and waits for a transaction that has entered, until ctx ends.
+func (g *Guard) Raise(ctx context.Context, q Querier) error { return g.write(ctx, q) }
+
+// Highest returns the highest token that the database has seen, and false when there was none.
+func (g *Guard) Highest(ctx context.Context, q Querier) (fence.Token, bool, error) {
+	t, err := readToken(q.QueryRowContext(ctx, g.read, g.gate.Resource()))
+	if errors.Is(err, sql.ErrNoRows) {
+		return fence.Token{}, false, nil
+	}
+	return t, err == nil, g.failed(err)
+}
+
+// Stats returns what this guard has decided; other processes' are not in it.
+func (g *Guard) Stats() fence.Stats { return g.gate.Stats() }
+
+func (g *Guard) write(ctx context.Context, q Querier) error {
+	t, err := g.gate.Token(ctx)
+	if err != nil {
+		return err
+	}
+	changed, err := exec(ctx, q, g.raise, g.gate.Resource(), t.Source, t.Numbers())
+	if err != nil || changed {
+		return g.failed(err)
+	}
+	seen, err := readToken(q.QueryRowContext(ctx, g.read, g.gate.Resource()))
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return g.failed(err)
+	}
+	return refusal(g.gate, t, seen)
+}
+
+func (g *Guard) failed(err error) error { return failed(g.gate, err) }
+
+// failed names the resource in an error of the database's.
+func failed(g *fence.Gate, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("guarded write resource %q: %w", g.Resource(), err)
+}
+
+// exec reports whether the statement changed a row.
+func exec(ctx context.Context, q Querier, query string, args ...any) (bool, error) {
+	res, err := q.ExecContext(ctx, query, args...)
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n > 0, err
+}
+
+// readToken reads a row of source and numbers. A row that no guarded write has touched has the zero Token.
+func readToken(row *sql.Row) (fence.Token, error) {
+	var source, numbers string
+	if err := row.Scan(&source, &numbers); err != nil || source == "" && numbers == "" {
+		return fence.Token{}, err
+	}
+	return fence.ParseToken(source + ":" + numbers)
+}
+
+// refusal explains why the database changed no row: what stands there now refuses the token, or has changed since.
+func refusal(g *fence.Gate, t, seen fence.Token) error {
+	if err := g.Judge(t, seen); err != nil {
+		return err
+	}
+	return outcome.New("guarded write", outcome.Unavailable, outcome.NotAccepted, fmt.Sprintf("resource %q", g.Resource()),
+		"the database refused the write, and what it compared with has changed since")
+}
+
+// rollback ends a refused transaction. One that has ended already, with its connection or its context, is as good.
+func rollback(tx Tx) error {
+	if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("rolling back: %w", err)
+	}
+	return nil
+}
