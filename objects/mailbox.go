@@ -85,7 +85,9 @@ type envelope struct {
 	// broadcast is the Spot that sent the message to all its members.
 	broadcast *SpotRef
 	timer     *timer
-	run       func(context.Context) error // of the framework
+	// mark is the value of the companion's header; empty for none.
+	mark string
+	run  func(context.Context) error // of the framework
 	// held is for the sender of a one-way message that is not accepted at once.
 	held *hold
 	// reply is where a caller in this process waits. It stays with the envelope.
@@ -115,6 +117,7 @@ func (e *envelope) clear() {
 	e.word.Store(envWaiting)
 	e.next, e.kind, e.oneWay, e.size, e.deadline, e.data = nil, mailMessage, false, 0, 0, nil
 	e.header, e.from, e.chain, e.broadcast, e.timer, e.run, e.held = nil, nil, nil, nil, nil, nil, nil
+	e.mark = ""
 }
 
 // op is the operation, as errors name it.

@@ -73,6 +73,8 @@ type object struct {
 	ownerGeneration atomic.Uint64
 	// inst is written before the object opens.
 	inst Object
+	// slot is the companion's value; it belongs to the turns.
+	slot any
 	// m is the membership of a Spot, or of an Actor; it belongs to membership.go.
 	m atomic.Pointer[membership]
 

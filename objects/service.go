@@ -32,6 +32,10 @@ type Service struct {
 	flights flights
 	proofs  proofs
 	stats   protocolStats
+	// closedToNew: SetPlacing(false).
+	closedToNew atomic.Bool
+	// companion is set before anything runs.
+	companion *companionPart
 
 	ctx       context.Context // of the goroutines of this Service; ends with Close
 	cancel    context.CancelFunc

@@ -139,6 +139,14 @@ type Type struct {
 	// CloseOnShutdown closes the type's objects when the node stops in order. Without it their records stay, and
 	// their callers hear Unavailable until they are released.
 	CloseOnShutdown bool
+	// Move says whether the type's objects may move to another node. Default: they stay. For entry spots it must be
+	// MoveDisabled.
+	Move MovePolicy
+	// MaxState bounds the captured state of one object, in bytes. Default 32 MiB, at most 256 MiB.
+	MaxState int
+	// Members says how the members of a Spot move. Default: each one for itself. For Actors and entry spots it must be
+	// PerActor.
+	Members MemberMode
 	// Middleware wraps every turn, the first one outermost.
 	Middleware []Middleware
 }
@@ -168,11 +176,22 @@ func (t *Type) check() error {
 	case t.IdleAfter != 0 && t.IdleAfter < minIdleAfter:
 		return fmt.Errorf("type %q: IdleAfter %v is not allowed: it must be 0 or at least %v", t.Name, t.IdleAfter, minIdleAfter)
 	}
+	switch {
+	case t.Move > MoveState:
+		return fmt.Errorf("type %q: Move %d is not allowed: it must be MoveDisabled, MoveRecreate or MoveState", t.Name, t.Move)
+	case t.Move != MoveDisabled && t.Class == kvlocation.ClassEntrySpot:
+		return fmt.Errorf("type %q: Move %s is not allowed: an Entry Spot stays at its node", t.Name, t.Move)
+	case t.Members > SpotWide:
+		return fmt.Errorf("type %q: Members %d is not allowed: it must be PerActor or SpotWide", t.Name, t.Members)
+	case t.Members == SpotWide && t.Class != kvlocation.ClassUserSpot && t.Class != kvlocation.ClassInstanceSpot:
+		return fmt.Errorf("type %q: Members spot_wide is not allowed for the class %s: it must be user_spot or instance_spot", t.Name, t.Class)
+	}
 	for _, f := range []struct {
 		name           string
 		value          *int
 		standard, most int
 	}{
+		{"MaxState", &t.MaxState, DefaultMaxState, MaxMaxState},
 		{"Capacity", &t.Capacity, DefaultCapacity, MaxCapacity},
 		{"Mailbox", &t.Mailbox, DefaultMailbox, maxMailbox},
 		{"MailboxBytes", &t.MailboxBytes, DefaultMailboxBytes, maxMailboxBytes},
