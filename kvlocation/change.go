@@ -121,6 +121,7 @@ func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) 
 	var (
 		key       = at.Key
 		confirmed bool
+		looked    uint64 // the revision whose reference was followed
 		err       error
 		begin     = monotime.Now()
 		cancel    context.CancelFunc
@@ -156,11 +157,18 @@ func (s *Store) change(ctx context.Context, at Entry, a Action) (Change, error) 
 		a.OpID, a.Now = nuid.Next(), now()
 		next, illegal := Transition(at, a)
 		if illegal != nil {
-			if confirmed {
+			_, referred := at.Record.Reference()
+			switch {
+			case referred && a.Verb == VerbCreate && looked != at.Revision:
+				bound()
+				at, a.void, err = s.confirmVoid(ctx, at)
+				looked = at.Revision
+			case confirmed:
 				return Change{Entry: at}, illegalError(key, illegal)
+			default:
+				bound()
+				at, err = s.Read(ctx, key)
 			}
-			bound()
-			at, err = s.Read(ctx, key)
 			confirmed = true
 			continue
 		}

@@ -82,15 +82,20 @@ func (k ObjectKey) appendTo(prefix string) (string, error) {
 // Phase is the state of an object record. The moves between phases are made by Transition alone.
 type Phase string
 
-// The phases. Records of a planned move carry further ones, which this package keeps and does not write.
+// The phases.
 const (
 	// PhaseMissing: there is no object; the key holds nothing or a delete marker. Next: Creating.
 	PhaseMissing Phase = "missing"
 	// PhaseCreating: one node secured the right to run the factory. Next: Creating (takeover), Ready, Missing
 	// (cancel).
 	PhaseCreating Phase = "creating"
-	// PhaseReady: the owner serves the object. Next: Ready (adoption), Missing (close, release).
+	// PhaseReady: the owner serves the object. Next: Ready (adoption, join, leave), Moving (prepare), Missing (close,
+	// release).
 	PhaseReady Phase = "ready"
+	// PhaseMoving: the object goes from its owner to the target of Record.Move. While that says nothing of accepted it
+	// is being prepared, and the owner serves it; next: Ready with the same owner (abort), Moving accepted. Once it is
+	// accepted nobody serves it; next: Ready with the target as owner (commit). Both: Missing (release).
+	PhaseMoving Phase = "moving"
 )
 
 // Owner is the process run that owns an object.
@@ -108,6 +113,9 @@ type Owner struct {
 // Is reports whether o is this process run, under whatever lease generation.
 func (o Owner) Is(rid string, lifecycle uint64) bool { return o.RID == rid && o.Lifecycle == lifecycle }
 
+// leased reports whether o can own something: it is a process run with a lease.
+func (o Owner) leased() bool { return o.RID != "" && o.Lifecycle != 0 && o.Lease != 0 }
+
 func (o Owner) String() string {
 	return fmt.Sprintf("node %s (lifecycle %d, lease %d)", o.RID, o.Lifecycle, o.Lease)
 }
@@ -117,21 +125,23 @@ type Record struct {
 	V     int   `json:"v"`
 	Phase Phase `json:"phase"`
 	// Kind is the object's class. The key's kind is Kind.Key().
-	Kind  Class  `json:"kind"`
-	Type  string `json:"type,omitempty"`
-	Owner Owner  `json:"owner,omitzero"`
-	// Move describes a planned move. It is carried as it is.
-	Move json.RawMessage `json:"move,omitempty"`
+	Kind Class  `json:"kind"`
+	Type string `json:"type,omitempty"`
+	// Owner is who has the object: in a move the source until the commit. A record that is located by Reference has none.
+	Owner Owner `json:"owner,omitzero"`
+	// Move describes a planned move that is under way, or the last one, until it is cleared.
+	Move *Move `json:"move,omitempty"`
 	// Generation is the ObjectGeneration; 0 in the first Creating record, where it is the entry's own revision.
 	// Read it through Entry.Generation.
 	Generation uint64 `json:"generation,omitempty"`
-	// OwnerGeneration counts the owner changes of one incarnation, from 1.
+	// OwnerGeneration counts the owner changes of one incarnation, from 1. A record that is located by Reference has
+	// none of its own: see Located.
 	OwnerGeneration uint64 `json:"owner_generation,omitempty"`
 	// Write counts the writes of the record, over incarnations too.
 	Write uint64 `json:"write"`
 	// Ops holds the operation IDs of the last eight writes, the newest last.
 	Ops []string `json:"ops"`
-	// With says to what the object belongs. It is carried as it is.
+	// With says to what the object belongs. It is carried as it is, unless it is a Reference.
 	With json.RawMessage `json:"with,omitempty"`
 	// Activation is what a creation is continued from when its creator dies: input and first message. It is carried
 	// as it is, by a takeover too, until the object is Ready: from then on it would serve nobody (FO-4.5), since who

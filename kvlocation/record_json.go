@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -51,7 +52,7 @@ func (r *Record) UnmarshalJSON(data []byte) (err error) {
 
 // size is a guess at the length of the JSON form, so that it is made in one piece.
 func (r *Record) size() int {
-	n := 320 + len(r.Type) + len(r.Owner.RID) + len(r.Move) + len(r.With) + len(r.Activation)
+	n := 320 + len(r.Type) + len(r.Owner.RID) + len(r.With) + len(r.Activation)
 	for _, op := range r.Ops {
 		n += len(op) + 3
 	}
@@ -71,8 +72,10 @@ func (r *Record) appendJSON(b []byte) (_ []byte, err error) {
 			return nil, err
 		}
 	}
-	if b, err = appendRaw(b, "move", r.Move); err != nil {
-		return nil, err
+	if r.Move != nil {
+		if b, err = r.Move.appendJSON(append(b, `,"move":`...)); err != nil {
+			return nil, err
+		}
 	}
 	if r.Generation != 0 {
 		b = strconv.AppendUint(append(b, `,"generation":`...), r.Generation, 10)
@@ -107,12 +110,17 @@ func (o *Owner) appendJSON(b []byte) (_ []byte, err error) {
 	b = appendString(append(b, `{"rid":`...), o.RID)
 	b = strconv.AppendUint(append(b, `,"lifecycle":`...), o.Lifecycle, 10)
 	b = strconv.AppendUint(append(b, `,"lease":`...), o.Lease, 10)
-	for _, name := range sortedNames(o.Unknown) {
+	return appendUnknown(b, o.Unknown)
+}
+
+// appendUnknown appends the unknown fields of what stands inside a record, and ends it.
+func appendUnknown(b []byte, unknown map[string]json.RawMessage) (_ []byte, err error) {
+	for _, name := range sortedNames(unknown) {
 		if b, err = appendName(b, name); err != nil {
 			return nil, err
 		}
-		if b, err = appendCompact(b, o.Unknown[name]); err != nil {
-			return nil, fmt.Errorf("%s of the owner: %w", name, err)
+		if b, err = appendCompact(b, unknown[name]); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return append(b, '}'), nil
@@ -210,7 +218,7 @@ func (r *Record) parse(data []byte) bool {
 		case "owner":
 			r.Owner = p.owner()
 		case "move":
-			r.Move = p.raw()
+			r.Move = p.move()
 		case "generation":
 			r.Generation = p.number()
 		case "owner_generation":
@@ -325,6 +333,15 @@ func (p *parser) number() uint64 {
 		p.failed = true
 	}
 	return n
+}
+
+// isTrue reads the one value of a flag that is written.
+func (p *parser) isTrue() bool {
+	if p.failed = p.failed || !strings.HasPrefix(p.text[p.at:], "true"); p.failed {
+		return false
+	}
+	p.at += len("true")
+	return true
 }
 
 func (p *parser) time() (t time.Time) {

@@ -44,8 +44,11 @@ func TestRecordKeepsWhatItDoesNotKnow(t *testing.T) {
 			Owner:      Owner{RID: "n1", Lifecycle: rapid.Uint64().Draw(t, "lifecycle"), Lease: 3, Unknown: unknown(t, "owner's")},
 			Generation: rapid.Uint64().Draw(t, "generation"), OwnerGeneration: 2, Write: 9,
 			Ops:  rapid.SliceOfN(rapid.StringMatching(`[A-Za-z0-9]{4}`), 1, 8).Draw(t, "ops"),
-			Move: raw(t, "move"), With: raw(t, "with"), Activation: raw(t, "activation"),
+			With: raw(t, "with"), Activation: raw(t, "activation"),
 			Created: testTime, Unknown: unknown(t, "record's"),
+		}
+		if rapid.Bool().Draw(t, "moved") {
+			r.Move = &Move{Op: "op", Target: Owner{RID: "n2", Lifecycle: 4, Lease: 5}, H: rapid.Uint64().Draw(t, "h"), Unknown: unknown(t, "move's")}
 		}
 		b, tooLarge := r.encode(nil)
 		if tooLarge != nil {

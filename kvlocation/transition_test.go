@@ -197,7 +197,7 @@ func TestCreateOfAnotherClass(t *testing.T) {
 func TestTransitionKeeps(t *testing.T) {
 	t.Parallel()
 	at := entries()[PhaseCreating]
-	at.Record.Move, at.Record.With = json.RawMessage(`{"op":"x"}`), json.RawMessage(`{"spot":"s"}`)
+	at.Record.With = json.RawMessage(`{"spot":"s"}`)
 	at.Record.Activation = json.RawMessage(`{"input":"<&>"}`)
 	at.Record.Unknown = map[string]json.RawMessage{"future": json.RawMessage(`[1]`)}
 	at.Record.Owner.Unknown = map[string]json.RawMessage{"zone": json.RawMessage(`"z1"`)}
@@ -211,7 +211,7 @@ func TestTransitionKeeps(t *testing.T) {
 		return r
 	}
 	ready := do(Action{Verb: VerbReady, Owner: n1later})
-	if string(ready.Move) != `{"op":"x"}` || string(ready.With) != `{"spot":"s"}` || ready.Activation != nil || ready.Unknown == nil ||
+	if string(ready.With) != `{"spot":"s"}` || ready.Activation != nil || ready.Unknown == nil ||
 		ready.Owner.Unknown == nil || ready.Generation != 20 || ready.OwnerGeneration != 1 || ready.Owner.Lease != 9 {
 		t.Errorf("ready: %+v", ready)
 	}
@@ -221,8 +221,7 @@ func TestTransitionKeeps(t *testing.T) {
 		t.Errorf("takeover: %+v", taken)
 	}
 	marker := do(Action{Verb: VerbCancel, Owner: n1})
-	if marker.Activation != nil || marker.With != nil || marker.Owner.RID != "" || string(marker.Move) != `{"op":"x"}` ||
-		marker.Unknown == nil || marker.Generation != 20 {
+	if marker.Activation != nil || marker.With != nil || marker.Owner.RID != "" || marker.Unknown == nil || marker.Generation != 20 {
 		t.Errorf("cancel: %+v", marker)
 	}
 	created, err := Transition(Entry{Key: testKey, Revision: 21, Record: marker}, Action{Verb: VerbCreate, OpID: "c2", Owner: n2, Class: ClassActor, Type: "room"})
