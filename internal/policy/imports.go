@@ -60,6 +60,8 @@ var modules = []struct {
 	{"go.yaml.in/yaml", []string{"cmd"}, "the library reads no files"},
 	{"github.com/synadia-io/orbit.go/natscontext", []string{"fabric", "cmd"}, "what stands below fabric takes a connection"},
 	{"github.com/coder/websocket", []string{"session", "test"}, "one transport of sessions speaks it"},
+	{"modernc.org/sqlite", []string{"fence/sqltest", "examples/fenced"}, "modules of their own: drivers stay out of users' graphs"},
+	{"github.com/jackc/pgx/v5", []string{"fence/sqltest", "examples/fenced"}, "modules of their own: drivers stay out of users' graphs"},
 	{"go.uber.org/goleak", []string{"test"}, "a test tool"},
 	{"github.com/anishathalye/porcupine", []string{"conformance", "test"}, "a test tool"},
 	{"pgregory.net/rapid", []string{"test"}, "a test tool"},
