@@ -17,6 +17,7 @@ import (
 
 	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 	"natsfabric/outcome"
 )
 
@@ -39,7 +40,7 @@ const adminService = "admin"
 // request, and on the process run's own subjects, for what only it can tell.
 type admin struct {
 	n        *Node
-	releases releases
+	releases jobs[objects.ReleaseRequest, objects.ReleaseReport]
 	subs     []*nats.Subscription
 	closed   sync.WaitGroup // one for each subscription that has not handled its last message
 	workers  chan struct{}  // holds an element for each request that is being answered
@@ -76,7 +77,7 @@ func adminNodes(ctx context.Context, n *Node, _ adminRequest) (any, error) {
 
 func openAdmin(ctx context.Context, n *Node) (*admin, error) {
 	a := &admin{n: n, workers: make(chan struct{}, adminWorkers)}
-	a.releases.init(n)
+	a.releases.init("release", releaseTime)
 	for _, s := range []struct{ subject, group string }{{n.mesh.Admin("*"), wire.QueueGroup}, {n.adminSubject("*"), ""}} {
 		sub, err := n.link.nc.QueueSubscribe(s.subject, s.group, a.handle)
 		if err != nil {
