@@ -23,7 +23,7 @@ type RunCall struct {
 	Subject string
 	Data    []byte
 	Header  nats.Header
-	// OneWay makes it a Send: the acceptance notice is the answer, and the Reply is empty.
+	// OneWay makes it a Send: the acceptance notice is the answer, and the Reply has its headers and nothing else.
 	OneWay bool
 	// Early asks for the acceptance notice of a request, so that a later timeout or lost connection says Accepted.
 	Early bool
@@ -58,7 +58,7 @@ func (r *Router) CallRun(ctx context.Context, c *RunCall) (Reply, error) {
 	}
 	stats.succeeded.Add(1)
 	if c.OneWay {
-		return Reply{}, nil
+		return Reply{Header: reply.Header}, nil
 	}
 	return reply, nil
 }

@@ -29,12 +29,16 @@ const (
 	HeaderRoute = "Fabric-Route"
 	// HeaderFinal stands in a refusal after which no other node may be asked to make the object.
 	HeaderFinal = "Fabric-Final"
+	// HeaderHops counts how often a message was followed to where its object had moved.
+	HeaderHops = "Fabric-Hops"
 	// HeaderSpot is the Spot that sent a message to all its members.
 	HeaderSpot = "Fabric-Spot"
 	// HeaderChain lists the objects whose turns wait for this operation.
 	HeaderChain = "Fabric-Chain"
 	// HeaderOps lists, separated by spaces, the operation IDs of a shared key's last eight writes, the newest last.
 	HeaderOps = "Fabric-Ops"
+	// HeaderPart says which part of a move a message of the relay stream is.
+	HeaderPart = "Fabric-Part"
 	// HeaderWrite counts the writes of a shared key.
 	HeaderWrite = "Fabric-Write"
 )
