@@ -70,6 +70,24 @@ func (l Located) OwnerGeneration() uint64 {
 	return l.Record.OwnerGeneration
 }
 
+// Phase is that of the object: the Spot's when it is located by one, PhaseMissing when that is gone.
+func (l Located) Phase() Phase {
+	switch {
+	case l.Dangles():
+		return PhaseMissing
+	case l.Spot != nil:
+		return l.Spot.Phase()
+	}
+	return l.Entry.Phase()
+}
+
+// Dangles reports whether the object is located by an incarnation of a Spot that was closed or released: then it is
+// gone with it, for ever.
+func (l Located) Dangles() bool {
+	ref, ok := l.Record.Reference()
+	return ok && !ref.isTo(l.Spot)
+}
+
 // LookupWith is Lookup that follows a reference: both keys are read in one consistent state. A reference to an
 // incarnation of a Spot that was closed or released is NotFound, and confirmed as Lookup confirms it.
 func (s *Store) LookupWith(ctx context.Context, key ObjectKey) (Located, error) {
@@ -82,22 +100,40 @@ func (s *Store) LookupWith(ctx context.Context, key ObjectKey) (Located, error) 
 		return Located{Entry: e}, nil
 	}
 	l, err := s.resolveReference(ctx, key, ref, 0)
-	if err == nil && l.dangles() {
-		var seq uint64
-		if seq, err = s.probe(ctx, s.location); err == nil {
-			l, err = s.resolveReference(ctx, key, ref, seq)
-		}
+	if err == nil && l.Phase() == PhaseMissing {
+		l, err = s.readWith(ctx, key, ref)
 	}
-	if err == nil && (l.Phase() == PhaseMissing || l.dangles()) {
+	if err == nil && l.Phase() == PhaseMissing {
 		err = outcome.New("look up", outcome.NotFound, outcome.NotAccepted, key.String(), "")
 	}
 	return l, err
 }
 
-// dangles reports whether an entry refers to an incarnation of a Spot that is gone for ever.
-func (l Located) dangles() bool {
-	ref, ok := l.Record.Reference()
-	return ok && !ref.isTo(l.Spot)
+// ReadWith is Read that follows a reference: both keys are read in one consistent state that is no older than the call. An
+// object that does not exist, or is gone with its Spot, is no error but PhaseMissing. Other errors are those of Lookup.
+func (s *Store) ReadWith(ctx context.Context, key ObjectKey) (Located, error) {
+	seq, err := s.probe(ctx, s.location)
+	if err != nil {
+		return Located{}, err
+	}
+	e, err := s.readSince(ctx, key, seq)
+	if err != nil {
+		return Located{}, err
+	}
+	ref, ok := e.Record.Reference()
+	if !ok {
+		return Located{Entry: e}, nil
+	}
+	return s.resolveReference(ctx, key, ref, seq)
+}
+
+// readWith is ReadWith where the reference is known already.
+func (s *Store) readWith(ctx context.Context, key ObjectKey, ref Reference) (Located, error) {
+	seq, err := s.probe(ctx, s.location)
+	if err != nil {
+		return Located{}, err
+	}
+	return s.resolveReference(ctx, key, ref, seq)
 }
 
 // resolveReference reads an Actor and the Spot that it is located by in one consistent state that is no older than a revision.
@@ -128,12 +164,8 @@ type void struct{ revision uint64 }
 // confirmVoid reads the object no older than the call, and makes the evidence if there is any.
 func (s *Store) confirmVoid(ctx context.Context, at Entry) (Entry, void, error) {
 	ref, _ := at.Record.Reference()
-	seq, err := s.probe(ctx, s.location)
-	if err != nil {
-		return at, void{}, err
-	}
-	l, err := s.resolveReference(ctx, at.Key, ref, seq)
-	if err != nil || !l.dangles() {
+	l, err := s.readWith(ctx, at.Key, ref)
+	if err != nil || !l.Dangles() {
 		return l.Entry, void{}, err
 	}
 	return l.Entry, void{revision: l.Revision}, nil

@@ -33,6 +33,9 @@ type ScanFilter struct {
 	// RID and Lifecycle are those of the recorded owner.
 	RID       string
 	Lifecycle uint64
+	// References lets Actors match that are located by reference, whatever RID and Lifecycle are: their records have no
+	// owner, so whoever wants those of one node follows the references.
+	References bool
 	// Prefix is the beginning of the ID.
 	Prefix string
 }
@@ -63,8 +66,14 @@ func (f ScanFilter) key(name string) (ObjectKey, bool) {
 
 func (f ScanFilter) matches(e Entry) bool {
 	r := &e.Record
-	return r.Phase != PhaseMissing && (f.Class == "" || f.Class == r.Kind) && (f.Type == "" || f.Type == r.Type) &&
-		(f.RID == "" || f.RID == r.Owner.RID) && (f.Lifecycle == 0 || f.Lifecycle == r.Owner.Lifecycle)
+	if r.Phase == PhaseMissing || f.Class != "" && f.Class != r.Kind || f.Type != "" && f.Type != r.Type {
+		return false
+	}
+	if (f.RID == "" || f.RID == r.Owner.RID) && (f.Lifecycle == 0 || f.Lifecycle == r.Owner.Lifecycle) {
+		return true
+	}
+	_, referred := r.Reference()
+	return f.References && referred
 }
 
 // Scan calls each with every object that matches the filter, in the order of their revisions, until each returns

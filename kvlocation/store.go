@@ -57,11 +57,13 @@ type Store struct {
 	relay     *bucket
 	identity  identity
 	mux       *mux
+	parts     window // of moves, on their way to the relay stream
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	once   sync.Once
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	closing sync.RWMutex // held while the context ends
+	wg      sync.WaitGroup
+	once    sync.Once
 }
 
 // bucket spells the subjects of one bucket, or of the relay stream, whose subjects are keys behind a prefix of its own.
@@ -134,6 +136,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Store, error) {
 	s.supervise = s.newBucket(s.mesh.SuperviseBucket())
 	s.fence = s.newBucket(s.mesh.FenceBucket())
 	s.relay = s.newRelay()
+	s.parts = newWindow(relaySlots)
 	s.identity.lost = make(chan struct{})
 	for _, b := range []*bucket{s.nodes, s.location, s.supervise, s.fence} {
 		b.fences, b.life.epoch = b != s.supervise, report.epoch(b.name)
@@ -152,7 +155,9 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Store, error) {
 // are under way end with Unavailable. Close may be called any number of times.
 func (s *Store) Close() error {
 	s.once.Do(func() {
+		s.closing.Lock()
 		s.cancel()
+		s.closing.Unlock()
 		for _, b := range []*bucket{s.location, s.nodes, s.supervise, s.fence, s.relay} {
 			b.confirm.close()
 		}
@@ -160,6 +165,17 @@ func (s *Store) Close() error {
 	})
 	s.wg.Wait()
 	return nil
+}
+
+// begin counts one more goroutine, which calls s.wg.Done at its end; false when the store is closed.
+func (s *Store) begin() bool {
+	s.closing.RLock()
+	defer s.closing.RUnlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	s.wg.Add(1)
+	return true
 }
 
 // Mesh is the mesh whose store this is.

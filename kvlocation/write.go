@@ -35,6 +35,7 @@ type write struct {
 	// ops and count go into headers (shared keys): the key's last operation IDs, and the number of this write.
 	ops   string
 	count uint64
+	part  string // goes into a header: which part of a move it is
 	// applied judges what the key holds (nil: no message) after the revision has moved, when that is not the write
 	// itself. Without one nobody can tell.
 	applied judge
@@ -95,7 +96,12 @@ func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
 	c := s.mux.take(false)
 	defer s.mux.put(c)
 	sd.fill(c)
+	return s.pursue(ctx, sd, c, false, nil)
+}
 
+// pursue is resolve for a write whose message is in c. begun says that it has been handed to the connection once, with
+// the error of that.
+func (s *Store) pursue(ctx context.Context, sd *sending, c *call, begun bool, err error) (writeResult, error) {
 	var (
 		now   = monotime.Now()
 		limit = s.limit(ctx, now)
@@ -115,10 +121,13 @@ func (s *Store) resolve(ctx context.Context, sd *sending) (writeResult, error) {
 			sd.firstSent = now // nothing sent before this can have been applied
 			sd.mark = sd.bucket.life.mark.Load()
 		}
-		if now > limit || s.ctx.Err() != nil || ctx.Err() != nil {
-			return writeResult{}, s.unresolved(ctx, sd, why)
+		if !begun {
+			if now > limit || s.ctx.Err() != nil || ctx.Err() != nil {
+				return writeResult{}, s.unresolved(ctx, sd, why)
+			}
+			err = s.nc.PublishMsg(&c.msg)
 		}
-		err := s.nc.PublishMsg(&c.msg)
+		begun = false
 		if err != nil && neverSent(err) {
 			if why = notSent(err); hopeless(err) {
 				return writeResult{}, s.unresolved(ctx, sd, why)
@@ -251,6 +260,9 @@ func (sd *sending) fill(c *call) {
 	if sd.ops != "" {
 		c.set(wire.HeaderOps, sd.ops)
 		c.set(wire.HeaderWrite, strconv.FormatUint(sd.count, 10))
+	}
+	if sd.part != "" {
+		c.set(wire.HeaderPart, sd.part)
 	}
 	if sd.ttl > 0 {
 		c.set("Nats-TTL", strconv.FormatInt(int64(sd.ttl/time.Second), 10))
