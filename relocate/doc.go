@@ -1,0 +1,2 @@
+// Package relocate moves objects between nodes.
+package relocate
