@@ -98,6 +98,7 @@ func TestConformance(t *testing.T) {
 
 	// FE-3: equal passes; a lower one gets a typed error and changes nothing; another source is an error of its own.
 	t.Run("FE-3", func(t *testing.T) {
+		t.Run("NATS", guardsOfNATS) // a KV key and a stream; SQL stands in fence/sqltest
 		g := NewGuard("file", "")
 		ctx, _ := holding(t, at(5))
 		for range 2 {
