@@ -44,9 +44,11 @@ func (s *Service) Accompany(header string, c Companion) {
 	s.companion = &companionPart{header: header, of: c}
 }
 
-// Slot returns what the companion has in the object's slot, and the value of the companion's header in the message of this
-// turn; empty when it carries none.
-func (r *Request) Slot() (v any, header string) { return r.self.o.slot, r.mail.mark }
+// Companion returns the companion's value; nil for none. It may be called from any goroutine.
+func (s *Self) Companion() any { return s.o.slotValue() }
+
+// Accompanied reports whether the message carried the companion's header, which Companion.Admit let pass.
+func (r *Request) Accompanied() bool { return r.mail.mark != "" }
 
 // InTurn runs f as a turn of the framework, in mailbox order, of an object of this node of exactly that incarnation, with
 // the companion's slot, which f may set. While the object moves, f waits for the move's end. It returns f's error, or an
@@ -58,5 +60,5 @@ func (s *Service) InTurn(ctx context.Context, ref ActorRef, f func(ctx context.C
 
 // admitted asks the companion about a message that carries its header.
 func (o *object) admitted(e *envelope, c *companionPart) error {
-	return c.of.Admit(&o.me, o.slot, e.mark)
+	return c.of.Admit(&o.me, o.slotValue(), e.mark)
 }

@@ -26,10 +26,15 @@ func (o *object) take(w *worker, now instant, rest bool) *envelope {
 	done := w.spare
 	w.spare = nil
 	o.mu.Lock()
-	e := o.box.pop()
-	var spare *envelope
+	var e, spare *envelope
+	if o.state != objectSealed {
+		e = o.box.pop()
+	}
 	if e == nil && rest {
 		o.busy, o.idle = false, now
+		if o.state == objectSealed {
+			o.restLocked()
+		}
 		o.since.Store(0)
 		spare, o.box.spare, o.box.spares = o.box.spare, nil, 0
 	} else if done != nil && o.box.keep(done) {
@@ -201,7 +206,9 @@ func (o *object) unready(e *envelope, err error) {
 		cause = outcome.Wrap("turn", outcome.Unavailable, outcome.Accepted, o.target(), "the object could not be made ready", err)
 		o.rt.log.Warn("an object could not be made ready; its next message tries again", zap.String("object", o.target()), zap.Error(err))
 	}
+	held := o.box.cutHeld() // of a seal meanwhile
 	list := o.box.takeAll()
+	o.box.pushAll(held)
 	o.mu.Unlock()
 	e.next = list
 	for e != nil {
@@ -379,7 +386,11 @@ func (o *object) stillIdle() bool {
 // accepted when it does not.
 func (o *object) runClose(p *period, reason CloseReason) {
 	o.mu.Lock()
-	if o.state != objectOpen || reason == CloseIdle && o.box.count > 0 {
+	switch {
+	case o.state == objectSealed: // whoever sealed it sees that its end was asked for
+		o.mu.Unlock()
+		return
+	case o.state != objectOpen || reason == CloseIdle && o.box.count > 0:
 		o.mu.Unlock()
 		o.closing.Store(nil)
 		return
@@ -392,7 +403,7 @@ func (o *object) runClose(p *period, reason CloseReason) {
 	}
 	o.rt.log.Warn("an object could not be closed; it is tried again", zap.String("object", o.target()), zap.String("reason", string(reason)), zap.Error(err))
 	o.closeLater()
-	o.acceptHeld(nil)
+	o.acceptHeld(o.activationDue())
 }
 
 // closeLater tries a close that was asked for again after a while. One for idleness is due again by itself.

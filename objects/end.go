@@ -84,7 +84,7 @@ func (s *Service) exact(ctx context.Context, op string, key kvlocation.ObjectKey
 		return nil, nil, err
 	}
 	if e.Generation() != generation {
-		if e, err = s.store.Read(ctx, key); err != nil { // the replica may have been behind
+		if e, err = s.store.ReadWith(ctx, key); err != nil { // the replica may have been behind
 			return nil, nil, renamed(err, op, key)
 		}
 		if e.Phase() == kvlocation.PhaseMissing || e.Generation() != generation {
@@ -171,6 +171,8 @@ func (s *Service) serve(ctx context.Context, verb string, key kvlocation.ObjectK
 		return s.serveEnd(ctx, key, data)
 	case verbJoin, verbLeave:
 		return s.serveJoin(ctx, key, data, verb == verbJoin)
+	case verbCome:
+		return s.serveCome(ctx, key, data)
 	case verbWith:
 		return s.serveWith(ctx, key, data)
 	case verbLeft:
@@ -212,12 +214,21 @@ func (s *Service) serveEnd(ctx context.Context, key kvlocation.ObjectKey, data [
 		return nil, outcome.New("", outcome.InvalidOperation, outcome.NotAccepted, key.String(), "an Entry Spot lives as long as its node")
 	}
 	s.refuseJoins(o, true)
-	err = o.between(ctx, func(tctx context.Context) error {
-		if g := o.generation.Load(); g != req.Generation {
-			return otherGeneration("", key, g, req.Generation)
+	for {
+		err = o.between(ctx, func(tctx context.Context) error {
+			if g := o.generation.Load(); g != req.Generation {
+				return otherGeneration("", key, g, req.Generation)
+			}
+			return s.closeNow(tctx, o, CloseAsked)
+		})
+		if !errors.Is(err, errBusy) {
+			break
 		}
-		return s.closeNow(tctx, o, CloseAsked)
-	})
+		w, _ := wideOf(o) // a member, whose Spot had no time for it
+		if !s.awaitGap(ctx, s.rt.spotHere(w.spot)) {
+			break
+		}
+	}
 	if err != nil {
 		s.refuseJoins(o, false) // it did not run; if it still does, no join runs meanwhile, being a turn too
 	}
@@ -242,7 +253,7 @@ func (s *Service) closeNow(ctx context.Context, o *object, why CloseReason) erro
 	o.mu.Unlock()
 	err := s.closeObject(ctx, o, why)
 	if err != nil && !errors.Is(err, errLost) {
-		o.acceptHeld(nil)
+		o.acceptHeld(o.activationDue())
 	}
 	return err
 }
@@ -261,9 +272,17 @@ func (s *Service) closeObject(ctx context.Context, o *object, why CloseReason) e
 	if err := s.admit(); err != nil {
 		return err // Closing took its time
 	}
-	wctx, cancel := context.WithTimeout(s.ctx, storeTimeout)
+	if w, ok := wideOf(o); ok {
+		return s.closeMember(ctx, o, w)
+	}
+	return s.endRecord(o, func(ctx context.Context) error { return s.closeRecord(ctx, o) })
+}
+
+// endRecord closes an object's record and drops the object.
+func (s *Service) endRecord(o *object, write func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(s.ctx, storeTimeout)
 	defer cancel()
-	err := s.closeRecord(wctx, o)
+	err := write(ctx)
 	switch {
 	case errors.Is(err, errLost):
 		s.rt.lose(o, lostError("close", o))

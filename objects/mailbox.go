@@ -283,6 +283,20 @@ func (m *mailbox) putBack(e *envelope) {
 	m.took(e, 1)
 }
 
+// prepend puts mail before everything else.
+func (m *mailbox) prepend(mail mailbox) {
+	if mail.tail == nil {
+		return
+	}
+	mail.tail.next = m.head
+	m.head = mail.head
+	if m.tail == nil {
+		m.tail = mail.tail
+	}
+	m.count += mail.count
+	m.bytes += mail.bytes
+}
+
 // pop takes the oldest; nothing while its acceptance notice is being sent.
 func (m *mailbox) pop() *envelope {
 	e := m.head
@@ -337,6 +351,15 @@ func (m *mailbox) cutHeld() *envelope {
 		return e
 	}
 	return nil
+}
+
+// pushAll puts a list that was cut out back, behind the rest.
+func (m *mailbox) pushAll(list *envelope) {
+	for list != nil {
+		e := list
+		list, e.next = e.next, nil
+		m.push(e)
+	}
 }
 
 // append puts what has become of cut mail behind the rest.

@@ -45,15 +45,19 @@ type objectState uint8
 const (
 	// objectCreating: its record is being made. Mail is held without being accepted. Next: open, closed.
 	objectCreating objectState = iota
-	// objectOpen: turns run. Next: closing, closed.
+	// objectArriving: it comes from another node, and is made here. Mail is held. Next: open, closed.
+	objectArriving
+	// objectOpen: turns run. Next: closing, sealed, closed.
 	objectOpen
 	// objectClosing: a turn is closing the record. Mail is held. Next: open (the close failed), closed.
 	objectClosing
+	// objectSealed: no turn runs. Mail is held. Next: open, closed.
+	objectSealed
 	// objectClosed: it is not in the registry any more, and runs nothing. Final.
 	objectClosed
 )
 
-func (s objectState) holds() bool { return s == objectCreating || s == objectClosing }
+func (s objectState) holds() bool { return s != objectOpen && s != objectClosed }
 
 // object is one Actor or Spot that this node owns, or is creating. While it is idle it costs this struct, its entry in
 // the registry and the turn that it keeps for the next time.
@@ -73,8 +77,8 @@ type object struct {
 	ownerGeneration atomic.Uint64
 	// inst is written before the object opens.
 	inst Object
-	// slot is the companion's value; it belongs to the turns.
-	slot any
+	// side is nil for most objects.
+	side atomic.Pointer[side]
 	// m is the membership of a Spot, or of an Actor; it belongs to membership.go.
 	m atomic.Pointer[membership]
 
@@ -162,15 +166,22 @@ func (o *object) send(c *chain, data []byte, header nats.Header) (because why, h
 }
 
 func (o *object) refused(kind mailKind, because why) {
-	if kind == mailMessage {
+	if kind == mailMessage && because != whyMoved { // which goes on where the object is
 		o.reg.count(o).refused[because].Add(1)
 	}
 }
 
 // offerLocked queues e if the object takes it, and unlocks.
 func (o *object) offerLocked(e *envelope) (because why, h *hold) {
-	because = whyClosed
-	if o.state != objectClosed {
+	switch o.state {
+	case objectClosed:
+		because = whyClosed
+		if o.cause == errMoved {
+			because = whyMoved
+		}
+	case objectSealed:
+		because = o.roomSealed(e)
+	default:
 		because = o.box.room(e, &o.reg.Type)
 	}
 	if because == whyNot {
@@ -202,10 +213,15 @@ func (o *object) commitLocked(e *envelope) (h *hold) {
 		o.mu.Lock()
 		o.box.notices--
 		e.unnoticed = false
-		if o.state == objectClosed {
+		switch o.state {
+		case objectClosed:
 			cause := o.cause
 			o.mu.Unlock()
 			o.end(e, cause)
+			return nil
+		case objectSealed: // meanwhile
+			o.restLocked()
+			o.mu.Unlock()
 			return nil
 		}
 	} else {
@@ -213,6 +229,20 @@ func (o *object) commitLocked(e *envelope) (h *hold) {
 	}
 	o.wakeLocked()
 	return nil
+}
+
+// roomSealed says why a sealed object does not hold e, if so.
+func (o *object) roomSealed(e *envelope) why {
+	if e.kind == mailFramework {
+		return whySealed
+	}
+	if because := o.box.room(e, &o.reg.Type); because != whyNot || e.kind != mailMessage {
+		return because
+	}
+	if room := o.side.Load().seal.room; room != nil && !room.take(e.size) {
+		return whyHoldFull
+	}
+	return whyNot
 }
 
 // wakeLocked gives the object to a worker unless one has it, and unlocks.
@@ -233,10 +263,11 @@ func (o *object) open(inst Object, generation, ownerGeneration, lease uint64, fi
 	o.identify(generation, ownerGeneration)
 	_, activates := inst.(Activator)
 	o.activated = !activates
-	if first != nil && !o.accepted(first) {
-		first = nil
+	front := o.activationDue()
+	if first != nil && o.accepted(first) {
+		front.push(first)
 	}
-	o.acceptHeld(first)
+	o.acceptHeld(front)
 	if o.reg.IdleAfter > 0 {
 		o.rt.clock.watchIdle(o)
 	}
@@ -261,16 +292,17 @@ func (o *object) accepted(e *envelope) bool {
 	return true
 }
 
-// acceptHeld accepts what is held and opens the object. In front of it stand the activation that is due and first, when
-// the object was being created, and what was accepted before, when its close has failed.
-func (o *object) acceptHeld(first *envelope) {
-	var taken mailbox
+// activationDue is the mail of the activation, if it is due. It belongs to whoever has the object.
+func (o *object) activationDue() (front mailbox) {
 	if !o.activated {
-		taken.push(newOwn(mailActivate))
+		front.push(newOwn(mailActivate))
 	}
-	if first != nil {
-		taken.push(first)
-	}
+	return front
+}
+
+// acceptHeld accepts what is held and opens the object. In front of it stand what the mailbox has accepted before, and
+// taken.
+func (o *object) acceptHeld(taken mailbox) {
 	var cut mailbox // counts what is cut
 	for {
 		o.mu.Lock()
@@ -296,6 +328,7 @@ func (o *object) acceptHeld(first *envelope) {
 	}
 	o.state = objectOpen
 	o.box.append(taken, cut)
+	o.endSealLocked()
 	o.wakeLocked()
 }
 
@@ -322,8 +355,8 @@ func (o *object) between(ctx context.Context, f func(context.Context) error) err
 
 // askClose asks for the object's end after the present turn, or soon when none runs.
 func (o *object) askClose(reason CloseReason) {
-	if o.reg.Class == kvlocation.ClassEntrySpot {
-		return // it lives as long as its node
+	if o.reg.Class == kvlocation.ClassEntrySpot || o.is() == objectArriving {
+		return // it lives as long as its node; it is not this node's yet
 	}
 	if o.closing.CompareAndSwap(nil, &reason) {
 		o.offerOwn(mailClose)
@@ -353,9 +386,15 @@ func (o *object) waiting() (count, bytes int) {
 
 // isCreating reports whether the object is not open yet.
 func (o *object) isCreating() bool {
+	s := o.is()
+	return s == objectCreating || s == objectArriving
+}
+
+// is returns where the object stands.
+func (o *object) is() objectState {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.state == objectCreating
+	return o.state
 }
 
 // isClosed reports whether the object is over.

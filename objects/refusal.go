@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -19,6 +20,9 @@ const (
 	whyDraining     // the node stops
 	whyPast         // the deadline had passed on arrival
 	whyAborted      // it was held, and the object's creation, or its life, ended
+	whyMoved        // the object has moved to another node
+	whySealed       // a turn of the framework, and the object moves or closes
+	whyHoldFull     // the hold of the object's move is full
 	whys
 )
 
@@ -36,6 +40,15 @@ func (w why) refusal(op, target string, remote bool) *outcome.Error {
 		kind, detail = outcome.CapacityExceeded, "the message is larger than the object's mailbox"
 	case whyClosed:
 		detail = "the object is not at this node any more"
+	case whyMoved:
+		detail = "the object has moved to another node"
+	case whySealed:
+		return outcome.Wrap(op, kind, outcome.NotAccepted, target, "", errSealed)
+	case whyHoldFull:
+		detail = "the object moves to another node, and what may wait for the end of that is there"
+		if !remote {
+			kind = outcome.CapacityExceeded
+		}
 	case whyLapsed:
 		detail = "the node's lease has lapsed"
 	case whyDraining:
@@ -50,6 +63,12 @@ func (w why) refusal(op, target string, remote bool) *outcome.Error {
 	}
 	return outcome.New(op, kind, outcome.NotAccepted, target, detail)
 }
+
+// errSealed is in the chain of the error of a framework's turn that was refused because its object is sealed.
+var errSealed = errors.New("the object moves to another node")
+
+// errMoved is why an object is closed that has moved.
+var errMoved = outcome.New("turn", outcome.Unavailable, outcome.NotAccepted, "", "the object has moved to another node")
 
 func quote(s string) string { return strconv.Quote(s) }
 

@@ -20,6 +20,9 @@ type Self struct {
 // ID is the object's logical ID.
 func (s *Self) ID() string { return s.o.id }
 
+// Instance is what the factory made; nil before.
+func (s *Self) Instance() Object { return s.o.inst }
+
 // Class is the class of the object's type.
 func (s *Self) Class() Class { return s.o.reg.Class }
 
