@@ -20,6 +20,10 @@ func (m *machine) violation(w *world) string {
 		return "S keeps the object although the record has said accepted (FO-5b)"
 	case w.open && (w.rec().kind < recTarget):
 		return "T is open although the record does not name it (FO-7e)"
+	case w.s.alive && w.s.unit.state == srcKept && w.rec().kind == recPreparing:
+		return "S keeps the object although the record says that it moves"
+	case w.rec().kind >= recTarget && w.rec().kind <= recCleared && !w.passed:
+		return "T committed what S never accepted (FO-5b)"
 	case w.passed && !w.ready:
 		return "S accepted what T never said"
 	case w.t.alive && w.t.unit.state == dstDropped && w.rec().kind == recAccepted:

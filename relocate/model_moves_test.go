@@ -178,7 +178,7 @@ func (m *machine) writes(w world, visit func(world, bool), source bool) {
 		deliver(w, notApplied, viewNone, 0, 0)
 	case f.stage == wanted:
 		h := w.prefix()
-		next, ok := legal(f.verb, w.rec(), p.lease, h)
+		next, ok := m.legal(f.verb, w.rec(), p.lease, h)
 		if !ok {
 			deliver(w, refused, w.rec().view(), w.last, w.rec().h)
 			return

@@ -165,8 +165,10 @@ func (w *world) put(r rec) bool {
 }
 
 // legal is the record after a verb, as kvlocation's Transition decides it.
-func legal(v verb, at rec, lease, h uint8) (rec, bool) {
+func (m *machine) legal(v verb, at rec, lease, h uint8) (rec, bool) {
 	switch {
+	case m.mut.commitsEarly && v == wrCommit && at.kind == recPreparing:
+		return rec{recTarget, h, 0}, true
 	case v == wrPrepare && at.kind == recSource && at.lease == lease:
 		return rec{recPreparing, 0, at.lease}, true
 	case v == wrAccept && at.kind == recPreparing:
@@ -210,6 +212,8 @@ type mutant struct {
 	// published, whatever h says. heldAccepted: S reports what it holds accepted. holdFirst: at an abort the hold goes
 	// before the captured work.
 	runsAll, resends, heldAccepted, holdFirst bool
+	// commitsEarly: the store takes a commit of what S has not accepted.
+	commitsEarly bool
 }
 
 // machine explores one scenario.

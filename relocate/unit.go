@@ -72,7 +72,7 @@ var stateNames = map[state]string{
 	srcReserving: "reserving", srcPreparing: "preparing", srcSealing: "sealing", srcHanding: "handing", srcAccepting: "accepting",
 	srcAborting: "aborting", srcPassed: "passed", srcParting: "parting", srcDone: "done", srcKept: "kept", srcLost: "lost",
 	srcForsaken: "forsaken",
-	dstReserved: "reserved", dstLoading: "loading", dstReady: "ready", dstAborting: "target aborting", dstCommitting: "committing",
+	dstReserved: "reserved", dstLoading: "loading", dstReady: "ready", dstAborting: "target aborting", dstCommitting: "committing", dstOpening: "opening",
 	dstOpen: "open", dstClearing: "clearing", dstDone: "target done", dstDropped: "dropped",
 }
 
