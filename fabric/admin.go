@@ -19,6 +19,7 @@ import (
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
 	"natsfabric/outcome"
+	"natsfabric/relocate"
 )
 
 // adminTimeout bounds the work behind one operator request.
@@ -41,6 +42,8 @@ const adminService = "admin"
 type admin struct {
 	n        *Node
 	releases jobs[objects.ReleaseRequest, objects.ReleaseReport]
+	moves    jobs[MoveRequest, *relocate.Moved]
+	drains   jobs[relocate.Mode, *relocate.Result]
 	subs     []*nats.Subscription
 	closed   sync.WaitGroup // one for each subscription that has not handled its last message
 	workers  chan struct{}  // holds an element for each request that is being answered
@@ -56,11 +59,13 @@ type adminRequest struct {
 
 // verbs are the operator requests that a node answers.
 var verbs = map[string]func(context.Context, *Node, adminRequest) (any, error){
-	"nodes":   adminNodes,
-	"locate":  adminLocate,
-	"explain": adminExplain,
-	"objects": adminObjects,
-	"release": adminRelease,
+	"nodes":    adminNodes,
+	"locate":   adminLocate,
+	"explain":  adminExplain,
+	"objects":  adminObjects,
+	"release":  adminRelease,
+	"relocate": adminRelocate,
+	"drain":    adminDrain,
 }
 
 // NodesReply is the answer to the operator request `nodes`.
@@ -78,6 +83,8 @@ func adminNodes(ctx context.Context, n *Node, _ adminRequest) (any, error) {
 func openAdmin(ctx context.Context, n *Node) (*admin, error) {
 	a := &admin{n: n, workers: make(chan struct{}, adminWorkers)}
 	a.releases.init("release", releaseTime)
+	a.moves.init("relocate", moveTime)
+	a.drains.init("drain", drainTime)
 	for _, s := range []struct{ subject, group string }{{n.mesh.Admin("*"), wire.QueueGroup}, {n.adminSubject("*"), ""}} {
 		sub, err := n.link.nc.QueueSubscribe(s.subject, s.group, a.handle)
 		if err != nil {
@@ -167,10 +174,12 @@ func (r adminRequest) invalid(detail string) *outcome.Error {
 	return outcome.New("admin", outcome.InvalidOperation, outcome.NotAccepted, r.verb, detail)
 }
 
-// close answers what has come, until ctx ends, and stops the releases that are under way; whoever asks again goes on with
-// them.
+// close answers what has come, until ctx ends, and stops the jobs that are under way. With a release, whoever asks again
+// elsewhere goes on.
 func (a *admin) close(ctx context.Context) {
 	a.releases.stop()
+	a.moves.stop()
+	a.drains.stop()
 	for _, sub := range a.subs {
 		if !a.n.link.nc.IsConnected() || sub.Drain() != nil {
 			_ = sub.Unsubscribe() // there is nobody to answer, and nothing to drain
@@ -187,4 +196,12 @@ func (a *admin) close(ctx context.Context) {
 	case <-ctx.Done():
 	case <-time.After(adminTimeout + time.Second):
 	}
+}
+
+// wait waits for the jobs that were under way. A record write without an answer is pursued until the node's objects are
+// closed, so it comes after that.
+func (a *admin) wait() {
+	a.releases.wait()
+	a.moves.wait()
+	a.drains.wait()
 }

@@ -30,9 +30,11 @@ type Config struct {
 	// RID is the node's name in the mesh, of the same form. Empty means a fresh one: a node without a RID of its
 	// own never waits for a predecessor's lease.
 	RID string
-	// AppVersion is the application's version, shown in the descriptor and by `nats micro info`. Default "0.0.0".
+	// AppVersion is the application's version, shown in the descriptor and by `nats micro info`. Objects move to nodes of
+	// the same version, or, in a rolling update, of the one that is named. Default "0.0.0".
 	AppVersion string
-	// Wave is the node's maintenance wave, of the same form as a name. Empty means none.
+	// Wave is the node's maintenance wave, of the same form as a name: objects move to nodes of another wave. Empty means
+	// none.
 	Wave string
 
 	// Weight is the weight of this node's RouteMesh channels whose Spec gives none, and its share in the placement of new
@@ -60,6 +62,11 @@ type Config struct {
 	RouteTTL time.Duration
 	// AuditRetention is how long the store keeps who released what. Default 30 days; 1 h to 10 years.
 	AuditRetention time.Duration
+
+	// Relocation says how objects move to other nodes.
+	Relocation Relocation
+	// Supervision says how monitors know the node.
+	Supervision Supervision
 
 	// LeaseTTL is the owner lease's time to live: whole seconds, 2 s to 5 min. Default 18 s, which rides, with the
 	// defaults below, through one JetStream leader election (5 to 8 s without writes) without refusing anything.
@@ -135,11 +142,15 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
+	cfg.Relocation = cfg.Relocation.withDefaults()
+	cfg.Supervision = cfg.Supervision.withDefaults(cfg.RID)
 	return cfg
 }
 
 // Validate checks every field, defaults filled in, and returns all that is wrong as one error: each part names the
-// field, the value and the allowed range.
+// field, the value and the allowed range. Deadlines that do not agree are wrong, and named as the two that clash: the lease's
+// with its renewal, its margin and the store's attempts; the grace with the renewal; a move's with the store's attempts; the
+// following with the life of a route.
 func (cfg Config) Validate() error {
 	cfg = cfg.withDefaults()
 	errs := []error{wire.CheckName("Mesh", cfg.Mesh)}
@@ -155,7 +166,7 @@ func (cfg Config) Validate() error {
 	if cfg.Weight < 1 || cfg.Weight > channels.MaxWeight {
 		errs = append(errs, fmt.Errorf("Weight %d is not allowed: it must be 1 to %d", cfg.Weight, channels.MaxWeight))
 	}
-	errs = append(errs, cfg.checkObjects())
+	errs = append(errs, cfg.checkObjects(), cfg.checkRelocation(), cfg.checkSupervision())
 	seen := map[string]bool{}
 	for i, spec := range cfg.Channels {
 		if err := spec.Validate(); err != nil {

@@ -36,6 +36,8 @@ func (n *Node) host(ctx context.Context) {
 	leaseEvents := n.lease.Events()
 	tenure := n.beginTenure()
 	defer func() { tenure.end() }()
+	beats, quiet := n.beats()
+	defer quiet()
 	verified := make(chan error, 1)
 	var running context.CancelFunc // cancels the verification under way; nil when there is none
 	var current context.Context    // the connection's context of the verification under way
@@ -61,6 +63,8 @@ func (n *Node) host(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-beats:
+			n.beat()
 		case ev := <-n.events:
 			switch {
 			case ev.verify:

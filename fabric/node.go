@@ -18,6 +18,7 @@ import (
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
 	"natsfabric/outcome"
+	"natsfabric/relocate"
 )
 
 // Node is one process run of a RID in a mesh. Its methods are safe for concurrent use.
@@ -31,9 +32,13 @@ type Node struct {
 	lease  *kvlocation.Lease
 	dir    *kvlocation.Directory
 	router *channels.Router
-	// objects is nil until open has come that far.
+	// These are nil until open has come that far.
 	objects *objects.Service
+	mover   *relocate.Service
 	admin   *admin
+
+	relocating relocation
+	worker     worker
 
 	servers    servers
 	started    time.Time
@@ -62,10 +67,10 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, misconfigured("node of mesh", cfg.Mesh, err)
 	}
-	cfg = cfg.withDefaults()
 	if cfg.RID == "" {
 		cfg.RID = nuid.Next()
 	}
+	cfg = cfg.withDefaults()
 	n := &Node{
 		cfg: cfg, mesh: wire.Mesh(cfg.Mesh), state: newStateCell(), started: time.Now().UTC(),
 		log:    cfg.Logger.With(zap.String("mesh", cfg.Mesh), zap.String("rid", cfg.RID)),
@@ -118,7 +123,23 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	n.mover, err = relocate.New(relocate.Config{
+		Mesh: n.mesh, RID: n.cfg.RID, Lifecycle: n.lease.Lifecycle(), AppVersion: n.cfg.AppVersion, Wave: n.cfg.Wave,
+		Store: n.store, Lease: n.lease, Directory: n.dir, Router: n.router, Objects: n.objects,
+		Concurrency: n.cfg.Relocation.Concurrency, UnitTimeout: n.cfg.Relocation.UnitTimeout, FollowTime: n.cfg.Relocation.FollowTime,
+		Logger: n.log,
+	})
+	if err != nil {
+		return err
+	}
+	n.objects.MoveWith(func(ctx context.Context, key kvlocation.ObjectKey, generation uint64, to string) error {
+		_, err := n.mover.Move(ctx, key, generation, to)
+		return err
+	})
 	if n.admin, err = openAdmin(ctx, n); err != nil {
+		return err
+	}
+	if err := n.openWorker(ctx); err != nil {
 		return err
 	}
 	for _, spec := range n.cfg.Channels {

@@ -13,15 +13,26 @@ import (
 
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
+	"natsfabric/supervise"
 )
 
 // Shutdown ends the node in order: it refuses what is new, finishes what it accepted, removes its descriptor, gives
 // its lease back and leaves no goroutine. When ctx ends first, what still runs is cancelled and the error says so; the
 // node is stopped all the same. It may be called any number of times: later calls wait for the first one.
+//
+// A relocation that is under way ends as ShutdownRequested; what has not moved stays this process run's. Clients of
+// sessions are told to go away and have Sessions.GoAway for it. After a relocation Shutdown first waits, within ctx, until
+// nobody uses the old routes any more (Relocation.FollowTime after the last move at the latest) and no answer of what has
+// moved is owed, so that no call of it ends with this node.
 func (n *Node) Shutdown(ctx context.Context) error {
 	n.shutdownOnce.Do(func() {
 		defer close(n.shutdownDone)
+		n.mark(ctx, supervise.ActionShutdown, "orderly end")
+		if n.State() == kvlocation.StateRelocated {
+			n.settle(ctx)
+		}
 		n.apply(evShutdown, "shutdown", nil)
+		n.relocating.stop()
 		n.shutdownErr = n.release(ctx)
 		how := "shutdown complete"
 		if n.shutdownErr != nil {
@@ -47,16 +58,24 @@ func (n *Node) release(ctx context.Context) error {
 	if n.admin != nil {
 		n.admin.close(ctx)
 	}
+	if n.mover != nil { // while others can still answer, and be answered
+		errs = append(errs, n.mover.Close(ctx))
+	}
 	if n.router != nil {
 		errs = append(errs, n.finish(ctx))
 	}
 	if n.admin != nil {
-		n.admin.releases.wait()
+		n.admin.wait()
 	}
 	if n.stop != nil {
 		n.stop()
 		<-n.stopped
 		n.keeping.Wait()
+	}
+	if n.worker.agent != nil {
+		actx, cancel := boundedBy(ctx, tidyTime)
+		errs = append(errs, n.worker.agent.Close(actx))
+		cancel()
 	}
 	if n.dir != nil {
 		errs = append(errs, n.dir.Close())

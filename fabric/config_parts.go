@@ -1,0 +1,87 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"natsfabric/internal/wire"
+	"natsfabric/objects"
+	"natsfabric/relocate"
+	"natsfabric/supervise"
+)
+
+// Relocation says how the node's objects move to other nodes.
+type Relocation struct {
+	// Concurrency is how many objects move at a time while the whole node is relocated. Default 64; 1 to 1,024.
+	Concurrency int
+	// UnitTimeout is the deadline of one object's move, from the choice of the target until it serves there. Default 30 s;
+	// 2 s to 5 min, and enough for what a move does: see Config.Validate.
+	UnitTimeout time.Duration
+	// FollowTime is for how long this node passes messages on to objects that have moved away. Default 30 s; RouteTTL, after
+	// which no caller uses the old route, to 1 h.
+	FollowTime time.Duration
+	// NoFollow turns that off: a message by an old route is refused, NotAccepted, and the caller's next one finds the object.
+	NoFollow bool
+}
+
+// withDefaults returns r with every unset field filled in.
+func (r Relocation) withDefaults() Relocation {
+	if r.Concurrency == 0 {
+		r.Concurrency = relocate.DefaultConcurrency
+	}
+	if r.UnitTimeout == 0 {
+		r.UnitTimeout = relocate.DefaultUnitTimeout
+	}
+	if r.FollowTime == 0 && !r.NoFollow {
+		r.FollowTime = relocate.DefaultFollowTime
+	}
+	return r
+}
+
+// checkRelocation checks what concerns moves, and that their deadlines agree with those of routes and of the store.
+func (cfg Config) checkRelocation() error {
+	r := cfg.Relocation
+	var errs []error
+	if r.Concurrency < 1 || r.Concurrency > relocate.MaxConcurrency {
+		errs = append(errs, fmt.Errorf("Relocation.Concurrency %d is not allowed: it must be 1 to %d", r.Concurrency, relocate.MaxConcurrency))
+	}
+	if r.NoFollow && r.FollowTime != 0 {
+		errs = append(errs, fmt.Errorf("Relocation.FollowTime %v clashes with Relocation.NoFollow: give one or the other", r.FollowTime))
+	}
+	err := checkRange("Relocation.UnitTimeout", r.UnitTimeout, relocate.MinUnitTimeout, relocate.MaxUnitTimeout)
+	if err == nil {
+		if least := 2*cfg.storeAttempt() + relocate.Fallback; r.UnitTimeout < least {
+			err = fmt.Errorf("Relocation.UnitTimeout %v clashes with the store attempt timeout %v: two attempts and the fallback of %v must fit, %v",
+				r.UnitTimeout, cfg.storeAttempt(), relocate.Fallback, least)
+		}
+	}
+	errs = append(errs, err)
+	if !r.NoFollow {
+		err := checkRange("Relocation.FollowTime", r.FollowTime, time.Millisecond, relocate.MaxFollowTime)
+		route := cfg.RouteTTL
+		if route == 0 {
+			route = objects.DefaultRouteTTL
+		}
+		if err == nil && r.FollowTime < route {
+			err = fmt.Errorf("Relocation.FollowTime %v clashes with RouteTTL %v: callers use a route for that long after the object has moved (NoFollow turns following off)",
+				r.FollowTime, route)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// checkSupervision checks how monitors are to know the node.
+func (cfg Config) checkSupervision() error {
+	s := cfg.Supervision
+	var errs []error
+	if s.Worker != "" {
+		if _, err := wire.EscapeID(s.Worker); err != nil {
+			errs = append(errs, fmt.Errorf("Supervision.Worker %.80q is not allowed: it must be valid UTF-8 of 1 to %d bytes", s.Worker, wire.MaxID))
+		}
+	}
+	return errors.Join(append(errs,
+		checkRange("Supervision.Every", s.Every, 50*time.Millisecond, time.Hour),
+		checkRange("Supervision.MarkerTime", s.MarkerTime, time.Second, supervise.MaxMarker))...)
+}
