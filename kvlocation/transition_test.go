@@ -237,7 +237,8 @@ func TestTransitionKeeps(t *testing.T) {
 func TestTransitionProperties(t *testing.T) {
 	t.Parallel()
 	owners := []Owner{n1, n1later, n1again, n2}
-	verbs := []Verb{VerbCreate, VerbReady, VerbTakeover, VerbCancel, VerbAdopt, VerbWith, VerbClose, VerbRelease, VerbGiveUp}
+	verbs := []Verb{VerbCreate, VerbReady, VerbTakeover, VerbCancel, VerbAdopt, VerbWith, VerbClose, VerbRelease, VerbGiveUp,
+		VerbPrepare, VerbAccept, VerbAbort, VerbCommit, VerbClearMove}
 	rapid.Check(t, func(t *rapid.T) {
 		at := Entry{Key: testKey, Record: Record{Phase: PhaseMissing}, read: true}
 		var (
@@ -267,6 +268,10 @@ func TestTransitionProperties(t *testing.T) {
 			suspect := rapid.SampledFrom(owners).Draw(t, "suspect")
 			a.Absent = Absence{rid: suspect.RID, lifecycle: suspect.Lifecycle}
 			a.Gone = GoneProof{rid: suspect.RID, lifecycle: suspect.Lifecycle, before: 1 << 40}
+			a.Move = Move{Op: "move" + strconv.Itoa(i), Target: rapid.SampledFrom(owners).Draw(t, "target"), H: uint64(i)}
+			if m := at.Record.Move; m != nil && a.Verb != VerbPrepare && rapid.IntRange(0, 9).Draw(t, "move") > 0 {
+				a.Move.Op = m.Op
+			}
 			before, beforeJSON := at, mustJSON(t, at.Record)
 			next, err := Transition(at, a)
 			if !bytes.Equal(beforeJSON, mustJSON(t, before.Record)) {
@@ -304,6 +309,19 @@ func TestTransitionProperties(t *testing.T) {
 				if ownerChanged != (at.Record.OwnerGeneration == before.Record.OwnerGeneration+1) {
 					t.Fatalf("%s: owner changed = %v, owner generation %d after %d", a.Verb, ownerChanged, at.Record.OwnerGeneration, before.Record.OwnerGeneration)
 				}
+			}
+			// A move: the owner changes only where it was given up, and only to whom it was promised.
+			if before.Phase() == PhaseMoving && at.Phase() != PhaseMissing {
+				accepted, target := before.Accepted(), before.Record.Move.Target
+				switch changed := at.Record.OwnerGeneration > before.Record.OwnerGeneration; {
+				case changed && (!accepted || !at.Record.Owner.Is(target.RID, target.Lifecycle) || at.Record.Move == nil):
+					t.Fatalf("%s moved it from %+v to %+v", a.Verb, before.Record, at.Record)
+				case accepted && !changed && !at.Accepted():
+					t.Fatalf("%s took it back from %+v to %+v", a.Verb, before.Record, at.Record)
+				}
+			}
+			if at.Phase() == PhaseMoving && at.Record.Move == nil || at.Phase() == PhaseMissing && at.Record.Move != nil {
+				t.Fatalf("%s leaves %+v", a.Verb, at.Record)
 			}
 			if at.Phase() == PhaseReady && before.Phase() == PhaseReady && at.Record.Owner.Lease < before.Record.Owner.Lease {
 				t.Fatalf("%s lowered the lease generation", a.Verb)
@@ -364,7 +382,7 @@ func mustJSON(t *rapid.T, r Record) []byte {
 
 // TestTransitionScripts replays the scripts in testdata/transition. A line is a comment (#), an action
 //
-//	<verb> [owner=<rid>/<lifecycle>/<lease>] [gen=N] [ogen=N] [type=T] [absent=<rid>/<lifecycle>] [gone=<rid>/<lifecycle>/<the lease generation that followed>]
+//	<verb> [owner=<rid>/<lifecycle>/<lease>] [target=<rid>/<lifecycle>/<lease>] [op=ID] [h=N] [gen=N] [ogen=N] [type=T] [absent=<rid>/<lifecycle>] [gone=<rid>/<lifecycle>/<the lease generation that followed>]
 //
 // or "skip N", N writes of other keys. gen and ogen default to those of the record. The line behind it, starting
 // with "  ", is what comes out; -rewrite renews it.
@@ -423,7 +441,7 @@ func replay(t *testing.T, script string) string {
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		verb, rest, _ := strings.Cut(strings.Replace(line, "give up", "give-up", 1), " ")
+		verb, rest, _ := strings.Cut(strings.NewReplacer("give up", "give-up", "clear move", "clear-move").Replace(line), " ")
 		if verb == "skip" {
 			n, err := strconv.ParseUint(rest, 10, 64)
 			if err != nil {
@@ -440,7 +458,7 @@ func replay(t *testing.T, script string) string {
 		for _, f := range strings.Fields(rest) {
 			name, value, _ := strings.Cut(f, "=")
 			lifecycle, lease, rid := uint64(0), uint64(0), value
-			if name != "type" && name != "gen" && name != "ogen" {
+			if name != "type" && name != "gen" && name != "ogen" && name != "op" && name != "h" {
 				lifecycle, lease, rid = run(value)
 			}
 			number := func() uint64 {
@@ -457,6 +475,12 @@ func replay(t *testing.T, script string) string {
 				a.Absent = Absence{rid: rid, lifecycle: lifecycle}
 			case "gone":
 				a.Gone = GoneProof{rid: rid, lifecycle: lifecycle, before: lease}
+			case "target":
+				a.Move.Target = Owner{RID: rid, Lifecycle: lifecycle, Lease: lease}
+			case "op":
+				a.Move.Op = value
+			case "h":
+				a.Move.H = number()
 			case "type":
 				a.Type = value
 			case "gen":
@@ -479,6 +503,9 @@ func replay(t *testing.T, script string) string {
 		owner := "nobody"
 		if r := next.Owner; r.RID != "" {
 			owner = fmt.Sprintf("%s/%d/%d", r.RID, r.Lifecycle, r.Lease)
+		}
+		if m := next.Move; m != nil {
+			owner += fmt.Sprintf(", move %s to %s/%d/%d (accepted %v, h %d)", m.Op, m.Target.RID, m.Target.Lifecycle, m.Target.Lease, m.Accepted, m.H)
 		}
 		fmt.Fprintf(&out, "  revision %d: %s of %s, generation %d, owner generation %d, write %d, ops %s\n",
 			revision, at.Phase(), owner, at.Generation(), next.OwnerGeneration, next.Write, strings.Join(next.Ops, " "))
