@@ -29,7 +29,7 @@ var ErrSuperseded = errors.New("another process run reports as this worker")
 
 // AgentConfig says who reports, and how often. Worker is required.
 type AgentConfig struct {
-	// Worker is the worker's ID: UTF-8 of 1 to 255 bytes.
+	// Worker is the worker's ID: UTF-8, at most 200 bytes where A-Z, a-z, 0-9, _ and - count one and all others three.
 	Worker string
 	// Every is the least time between two writes of a record whose State and Job stay the same. Default 10 s, 50 ms
 	// to 1 h. It must be well below the time after which a heartbeat counts as old (Policy.HungAfter), half of it at most.

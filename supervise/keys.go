@@ -54,11 +54,14 @@ type keys interface {
 
 var _ keys = (*kvlocation.Shared)(nil)
 
+// maxToken bounds a worker's ID once it is escaped, so that every key of the worker fits.
+const maxToken = 200
+
 // escape returns the token of a worker's ID, or an error that names the field.
 func escape(worker string) (string, error) {
 	token, err := wire.EscapeID(worker)
-	if err != nil {
-		return "", fmt.Errorf("Worker %.80q is not allowed: it must be valid UTF-8 of 1 to %d bytes", worker, wire.MaxID)
+	if err != nil || len(token) > maxToken {
+		return "", fmt.Errorf("Worker %.80q is not allowed: it must be valid UTF-8 of at least one byte, and of at most %d where A-Z, a-z, 0-9, _ and - count one and all others three", worker, maxToken)
 	}
 	return token, nil
 }
@@ -88,12 +91,15 @@ type Fact[T any] struct {
 // Revision is the key's revision.
 func (f *Fact[T]) Revision() uint64 { return f.at.Revision }
 
-// factOf reads an entry. A value that is no JSON of its kind counts as absent but for its revision: whoever writes
-// the key next replaces it.
+// factOf reads an entry, nil for one that holds nothing. A value that is no JSON of its kind reads as the zero value,
+// which every rule takes as "begin anew", so that whoever writes the key next replaces it.
 func factOf[T any](e kvlocation.SharedEntry) *Fact[T] {
-	f := &Fact[T]{Time: e.Time, at: e}
-	if !e.Exists() || json.Unmarshal(e.Value, &f.Value) != nil {
+	if !e.Exists() {
 		return nil
+	}
+	f := &Fact[T]{Time: e.Time, at: e}
+	if json.Unmarshal(e.Value, &f.Value) != nil {
+		f.Value = *new(T)
 	}
 	return f
 }

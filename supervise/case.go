@@ -1,0 +1,205 @@
+package supervise
+
+import (
+	"slices"
+	"time"
+)
+
+// Sighting is the first look at which a worker had a verdict. It is created if absent, so the first monitor that looks
+// fixes it; its time is the entry's.
+type Sighting struct {
+	V       int     `json:"v"`
+	Worker  string  `json:"worker"`
+	Verdict Verdict `json:"verdict"`
+	Episode string  `json:"episode"`
+	// Record is the revision of the record that was judged, 0 without one.
+	Record uint64 `json:"record,omitempty"`
+	By     string `json:"by"`
+}
+
+// Timer fixes since when a confirmed verdict lasts (SV-5): created if absent, its time is the entry's.
+type Timer Sighting
+
+// Lock is held by the monitor that acts on the worker (SV-6).
+type Lock struct {
+	V      int    `json:"v"`
+	Worker string `json:"worker"`
+	By     string `json:"by"`
+}
+
+// CaseState is what becomes of an incident.
+type CaseState string
+
+const (
+	// CaseOpen: no fresh heartbeat has come since the verdict was confirmed. It goes to CaseRecovered or CaseGone.
+	CaseOpen CaseState = "open"
+	// CaseRecovered: a fresh heartbeat has come. The next incident makes it CaseOpen.
+	CaseRecovered CaseState = "recovered"
+	// CaseGone: the worker's record has expired and nobody expects the worker, so it is watched no more. The next incident
+	// makes it CaseOpen.
+	CaseGone CaseState = "gone"
+)
+
+// Outcome is what became of one restart.
+type Outcome string
+
+const (
+	// Running: the intent is written; the command is about to run, runs, or has run. It goes to each of the others.
+	Running Outcome = "running"
+	// Done: the command has ended and said that it worked. Terminal.
+	Done Outcome = "done"
+	// Broken: the command itself failed, so nothing was restarted (SV-12). Its text is "failed". Terminal.
+	Broken Outcome = "failed"
+	// Unknown: nobody knows whether the worker was restarted. It counts as if it was (SV-15). Terminal.
+	Unknown Outcome = "unknown"
+	// Cancelled: the command was not run and will not be. It counts for nothing. Terminal.
+	Cancelled Outcome = "cancelled"
+)
+
+// Attempt is one restart, from the intent on.
+type Attempt struct {
+	// ID is the incident's with the attempt's number. Token is what resources check, so a command that comes late is
+	// told from the one that is due.
+	ID       string  `json:"id"`
+	Incident string  `json:"incident"`
+	Verdict  Verdict `json:"verdict"`
+	By       string  `json:"by"`
+	// At is when the intent was written, Finished when the outcome was known or, for one that is unknown, when the command
+	// had certainly ended. Both are on the store's clock, rounded up by its error.
+	At       time.Time `json:"at"`
+	Finished time.Time `json:"finished,omitzero"`
+	Outcome  Outcome   `json:"outcome"`
+	Detail   string    `json:"detail,omitempty"`
+}
+
+// counts reports whether the circuit breaker counts the attempt.
+func (a *Attempt) counts() bool { return a.Outcome != Cancelled }
+
+// restarted reports whether the worker was, or may have been, restarted.
+func (a *Attempt) restarted() bool {
+	return a.Outcome == Running || a.Outcome == Done || a.Outcome == Unknown
+}
+
+// Case is a worker's present or latest incident, and its restarts within the breaker's window whatever incident they
+// belong to. Everything that keeps restarts apart (intent, cooldown, breaker) stands in this one record and changes by
+// compare-and-set, so two monitors can't both decide to restart from the same reading.
+type Case struct {
+	V       int       `json:"v"`
+	Worker  string    `json:"worker"`
+	ID      string    `json:"id"`
+	State   CaseState `json:"state"`
+	Verdict Verdict   `json:"verdict"`
+	Why     string    `json:"why"`
+	Job     string    `json:"job,omitempty"`
+	// Heartbeat is the last one before the incident, zero without a record. Seen is the first sighting, Opened when it was
+	// confirmed, Ended when a fresh heartbeat was seen, and How says what that was.
+	Heartbeat time.Time `json:"heartbeat,omitzero"`
+	Seen      time.Time `json:"seen"`
+	Opened    time.Time `json:"opened"`
+	Ended     time.Time `json:"ended,omitzero"`
+	How       string    `json:"how,omitempty"`
+	// Numbered counts the attempts that were ever begun in this incident.
+	Numbered int       `json:"numbered"`
+	Attempts []Attempt `json:"attempts,omitempty"`
+}
+
+// maxCancelled bounds how many cancelled attempts a case keeps: the latest.
+const maxCancelled = 4
+
+// running returns the attempt whose outcome is open, or nil. It is always the last one.
+func (c *Case) running() *Attempt {
+	if n := len(c.Attempts); n > 0 && c.Attempts[n-1].Outcome == Running {
+		return &c.Attempts[n-1]
+	}
+	return nil
+}
+
+// last returns the latest attempt, or nil.
+func (c *Case) last() *Attempt {
+	if n := len(c.Attempts); n > 0 {
+		return &c.Attempts[n-1]
+	}
+	return nil
+}
+
+// lastRestart returns the latest attempt that did, or may have, restarted the worker, or nil.
+func (c *Case) lastRestart() *Attempt {
+	for i := len(c.Attempts) - 1; i >= 0; i-- {
+		if c.Attempts[i].restarted() {
+			return &c.Attempts[i]
+		}
+	}
+	return nil
+}
+
+// used counts the attempts since then that the breaker counts.
+func (c *Case) used(since time.Time) (n int) {
+	for i := range c.Attempts {
+		if a := &c.Attempts[i]; a.counts() && a.At.After(since) {
+			n++
+		}
+	}
+	return n
+}
+
+// clone returns a copy whose attempts can be changed, without those that no rule asks for any more.
+func (c *Case) clone(since time.Time) Case {
+	out := *c
+	cancelled := 0
+	for i := range c.Attempts {
+		if !c.Attempts[i].counts() {
+			cancelled++
+		}
+	}
+	out.Attempts = slices.DeleteFunc(slices.Clone(c.Attempts), func(a Attempt) bool {
+		if !a.counts() {
+			cancelled--
+			return cancelled >= maxCancelled
+		}
+		return !a.At.After(since) && a.Outcome != Running
+	})
+	return out
+}
+
+// ControlMode is what a Control does.
+type ControlMode string
+
+const (
+	// Paused: nothing is restarted; alerts go out as ever.
+	Paused ControlMode = "paused"
+	// UnderMaintenance: nothing is restarted, and nobody is alerted.
+	UnderMaintenance ControlMode = "maintenance"
+)
+
+// Control stops the automation for all workers.
+type Control struct {
+	V      int         `json:"v"`
+	Mode   ControlMode `json:"mode"`
+	By     string      `json:"by"`
+	Reason string      `json:"reason"`
+	// Since and Until are on the store's clock. A zero Until holds until it is resumed.
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until,omitzero"`
+}
+
+// Budget is what all workers together have used of Policy.FleetBudget.
+type Budget struct {
+	V    int         `json:"v"`
+	Used []BudgetUse `json:"used"`
+}
+
+// BudgetUse is one restart that was, or may have been, run.
+type BudgetUse struct {
+	Worker  string    `json:"worker"`
+	Attempt string    `json:"attempt"`
+	At      time.Time `json:"at"`
+}
+
+// since returns the uses since then.
+func (b *Budget) since(t time.Time) []BudgetUse {
+	return slices.DeleteFunc(slices.Clone(b.Used), func(u BudgetUse) bool { return !u.At.After(t) })
+}
+
+func (b *Budget) has(worker, attempt string) bool {
+	return slices.ContainsFunc(b.Used, func(u BudgetUse) bool { return u.Worker == worker && u.Attempt == attempt })
+}

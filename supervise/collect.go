@@ -1,0 +1,109 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+// Collector gets a worker's logs before it is restarted. Collect is called with a context that ends after
+// Policy.CollectLimit and returns the end of the logs; what is above 8 KiB is cut at the front. Whether it works changes
+// nothing about the restart.
+type Collector interface {
+	Collect(ctx context.Context, worker string) (string, error)
+}
+
+// CollectFunc is a function as a Collector.
+type CollectFunc func(ctx context.Context, worker string) (string, error)
+
+// Collect calls f.
+func (f CollectFunc) Collect(ctx context.Context, worker string) (string, error) {
+	return f(ctx, worker)
+}
+
+// CommandLogs collects what a program writes: docker logs, journalctl, ssh and the like. "{worker}" in an argument becomes
+// the worker's ID.
+type CommandLogs struct {
+	Args []string
+	Env  []string
+}
+
+// Collect runs the program. What it wrote is returned beside the error when it failed.
+func (c CommandLogs) Collect(ctx context.Context, worker string) (string, error) {
+	out, _, err := runProgram(ctx, substitute(c.Args, worker), append([]string{"FABRIC_WORKER=" + worker}, c.Env...))
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return out, err
+}
+
+// FileTail collects the end of a file. "{worker}" in Path becomes the worker's ID, its path separators replaced.
+type FileTail struct{ Path string }
+
+// Collect reads the file.
+func (f FileTail) Collect(_ context.Context, worker string) (string, error) {
+	path := strings.ReplaceAll(f.Path, "{worker}", strings.NewReplacer("/", "_", `\`, "_", "..", "__").Replace(worker))
+	info, err := os.Stat(path) // before it is opened: a pipe would wait for its writer
+	switch {
+	case err != nil:
+		return "", err
+	case !info.Mode().IsRegular():
+		return "", fmt.Errorf("%s is no regular file", path)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.NewSectionReader(file, max(0, info.Size()-maxOutput), maxOutput))
+	return strings.ToValidUTF8(string(b), "?"), err
+}
+
+// Logs is what was collected last from a worker.
+type Logs struct {
+	V        int       `json:"v"`
+	Worker   string    `json:"worker"`
+	Incident string    `json:"incident"`
+	Time     time.Time `json:"time"`
+	By       string    `json:"by"`
+	Text     string    `json:"text,omitempty"`
+	Error    string    `json:"error,omitempty"`
+}
+
+// errNoCollector is what alerts say in place of logs.
+var errNoCollector = errors.New("no log collector is configured for this worker")
+
+// collect gets a worker's logs within the limit, whatever the collector does.
+func collect(ctx context.Context, c Collector, worker string, limit time.Duration) (text string, err error) {
+	if c == nil {
+		return "", errNoCollector
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	type result struct {
+		text string
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		defer func() {
+			if p := recover(); p != nil {
+				r.err = fmt.Errorf("the collector panicked: %v", p)
+			}
+			done <- r
+		}()
+		r.text, r.err = c.Collect(ctx, worker)
+	}()
+	select {
+	case r := <-done:
+		text, err = r.text, r.err
+	case <-ctx.Done():
+		err = fmt.Errorf("the collector did not end within %v", limit)
+	}
+	return strings.ToValidUTF8(text[max(0, len(text)-maxOutput):], "?"), err
+}

@@ -1,0 +1,124 @@
+package supervise
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"natsfabric/internal/monotime"
+	"natsfabric/kvlocation"
+)
+
+// WorkerStatus is what is known of a worker.
+type WorkerStatus struct {
+	Record
+	// Age is the heartbeat's, on the store's clock.
+	Age time.Duration `json:"age_ns"`
+	// Verdict is that of the policy that was given, and Why what it rests on.
+	Verdict Verdict `json:"verdict"`
+	Why     string  `json:"why"`
+	// Incident is the open one's ID, Restarts the attempts that the circuit breaker counts now.
+	Incident string `json:"incident,omitempty"`
+	Restarts int    `json:"restarts"`
+	// Marker is there while a planned action speaks for the worker.
+	Marker *Marker `json:"marker,omitempty"`
+}
+
+// Workers returns all workers that have a record, and those of expected that have none, by ID, as they look now under a
+// policy. Errors are *outcome.Error: Unavailable when the store does not answer.
+func Workers(ctx context.Context, sh *kvlocation.Shared, p Policy, expected []string) ([]WorkerStatus, error) {
+	c, err := readClock(ctx, sh, monotime.Now)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]*View{}
+	view := func(worker string) *View {
+		if found[worker] == nil {
+			found[worker] = &View{Worker: worker}
+		}
+		return found[worker]
+	}
+	for _, w := range expected {
+		view(w).Expected = true
+	}
+	for _, prefix := range []string{workerPrefix, markerPrefix, incidentPrefix} {
+		err := sh.List(ctx, prefix, func(e kvlocation.SharedEntry) bool {
+			worker, _, ok := splitKey(e.Key, prefix)
+			switch {
+			case !ok:
+			case prefix == workerPrefix:
+				view(worker).Record = factOf[Record](e)
+			case prefix == markerPrefix:
+				view(worker).Marker = factOf[Marker](e)
+			default:
+				view(worker).take(e)
+			}
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	var out []WorkerStatus
+	for _, v := range found {
+		if v.Record == nil && !v.Expected {
+			continue
+		}
+		v.Now, v.Bound = c.at()
+		f := p.Judge(v.Record, v.Now, v.Bound)
+		st := WorkerStatus{Record: Record{Worker: v.Worker}, Age: f.Age, Verdict: f.Verdict, Why: f.Why}
+		if v.Record != nil {
+			st.Record = v.Record.Value
+		}
+		if v.Case != nil {
+			st.Restarts = v.Case.Value.used(v.Now.Add(-p.BreakerWindow))
+			if v.Case.Value.State == CaseOpen {
+				st.Incident = v.Case.Value.ID
+			}
+		}
+		if why, _ := v.planned(); why != "" {
+			st.Marker = &v.Marker.Value
+		}
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b WorkerStatus) int { return cmp.Compare(a.Worker, b.Worker) })
+	return out, nil
+}
+
+// Incidents returns the present or latest incident of each worker, of one worker when worker is not empty, the oldest
+// first. Errors are *outcome.Error: Unavailable when the store does not answer.
+func Incidents(ctx context.Context, sh *kvlocation.Shared, worker string) ([]Case, error) {
+	prefix := incidentPrefix
+	if worker != "" {
+		token, err := escape(worker)
+		if err != nil {
+			return nil, err
+		}
+		prefix += token + "."
+	}
+	var out []Case
+	err := sh.List(ctx, prefix, func(e kvlocation.SharedEntry) bool {
+		v := View{}
+		if v.take(e); v.Case != nil {
+			out = append(out, v.Case.Value)
+		}
+		return true
+	})
+	slices.SortFunc(out, func(a, b Case) int { return a.Opened.Compare(b.Opened) })
+	return out, err
+}
+
+// LogsOf returns what was collected last from a worker; ok is false when nothing is kept. Errors are *outcome.Error:
+// Unavailable when the store does not answer.
+func LogsOf(ctx context.Context, sh *kvlocation.Shared, worker string) (l Logs, ok bool, err error) {
+	token, err := escape(worker)
+	if err != nil {
+		return l, false, err
+	}
+	f, err := fact[Logs](ctx, sh.Get, logsPrefix+token)
+	if err != nil || f == nil {
+		return l, false, err
+	}
+	return f.Value, true, nil
+}

@@ -1,0 +1,212 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"natsfabric/fence"
+	"natsfabric/internal/monotime"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// Target says how workers whose ID matches a pattern are restarted, and where their logs are.
+type Target struct {
+	// Match is a pattern as path.Match has it: "*" is every ID without a slash, "gpu-*" those that begin so.
+	Match string
+	// Restarter restarts the worker; nil leaves it to a person.
+	Restarter Restarter
+	// Collector gets its logs; nil sends alerts without.
+	Collector Collector
+}
+
+// maxSteps bounds what is done for one worker before others have their turn.
+const maxSteps = 40
+
+// runner carries out the steps that Policy.Next decides, one worker at a time on one goroutine each.
+type runner struct {
+	keys   keys
+	policy *Policy
+	self   string
+	mesh   string
+	mono   func() monotime.Time
+	target func(worker string) Target
+	notify []Notifier
+	// record takes an event for the audit, told a worker whose alerts may be due.
+	record func(Event)
+	told   func(worker string)
+	// before is called before each step and effect; a test ends or freezes the monitor there.
+	before func(Step)
+	stats  *stats
+
+	mu    sync.Mutex
+	hands map[string]*hand // guarded by mu; by worker; one that is worked on is its worker's goroutine's own
+}
+
+// hand is a Hand and the time by which its command must have begun.
+type hand struct {
+	Hand
+	until monotime.Time
+}
+
+func (r *runner) hand(worker string) *hand {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hands[worker] == nil {
+		r.hands[worker] = &hand{}
+	}
+	return r.hands[worker]
+}
+
+// holds reports whether something was begun for the worker and not ended.
+func (r *runner) holds(worker string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.hands[worker] != nil
+}
+
+func (r *runner) release(worker string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.hands, worker)
+}
+
+// work does what is due for a worker, step by step, until nothing is. An error ends it for this time: nothing is
+// remembered but what is in hand, and the next check begins with what the store holds then.
+func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, expected bool) error {
+	h := r.hand(worker)
+	defer func() {
+		if h.Attempt == "" {
+			r.release(worker)
+		}
+	}()
+	confirm := false
+	var own kvlocation.SharedEntry
+	for range maxSteps {
+		v, err := readView(ctx, r.keys, c, worker, r.self, confirm, own)
+		if err != nil {
+			return err
+		}
+		h.Late = h.Attempt != "" && r.mono() > h.until
+		target := r.target(worker)
+		v.Fleet, v.Hand, v.Hands, v.Expected = fleet, h.Hand, target.Restarter != nil, expected
+		s := r.policy.Next(v)
+		r.before(s)
+		confirm = false
+		switch s.Do {
+		case Wait:
+			r.note(v, s)
+			return nil
+		case Drop:
+			*h = hand{}
+		case Confirm:
+			confirm = true
+		case Collect:
+			r.collect(ctx, v, s, target.Collector)
+			h.Collected = true
+		case Run:
+			if h.Result = r.run(ctx, v, s, h, target.Restarter); h.Result != nil {
+				r.stats.command(h.Result.Outcome)
+			}
+		case Write, Intend:
+			if own, err = r.write(ctx, s.change); err != nil {
+				return err
+			}
+			r.note(v, s)
+			if s.Do == Intend {
+				h.Attempt, h.Late, h.Result = s.Attempt.ID, false, nil
+				h.until = v.read.Add(r.policy.LaunchWindow)
+			} else if isOutcome(s.Event) {
+				*h = hand{}
+			}
+			if s.Event != "" {
+				r.told(worker)
+			}
+		}
+	}
+	return nil
+}
+
+// isOutcome reports whether an event is what an attempt came to.
+func isOutcome(k EventKind) bool {
+	return k == DoneRestart || k == FailedRestart || k == UnknownRestart || k == CancelledRestart
+}
+
+// write makes a change and returns what the key then holds.
+func (r *runner) write(ctx context.Context, c change) (kvlocation.SharedEntry, error) {
+	switch {
+	case c.value == nil:
+		err := r.keys.Delete(ctx, c.at)
+		return kvlocation.SharedEntry{Key: c.at.Key, Revision: c.at.Revision}, err
+	case c.absent:
+		return r.keys.Create(ctx, c.at.Key, c.value, c.ttl)
+	}
+	return r.keys.Update(ctx, c.at, c.value, c.ttl)
+}
+
+// lostRace reports errors that mean no more than that another monitor was faster.
+func lostRace(err error) bool {
+	return errors.Is(err, outcome.AlreadyExists) || errors.Is(err, kvlocation.ErrConflict)
+}
+
+// note records the step's event, if it is one.
+func (r *runner) note(v *View, s Step) {
+	if s.Event == "" {
+		return
+	}
+	r.record(Event{Worker: v.Worker, Incident: s.Incident, Kind: s.Event, Of: s.Of, Reason: s.Why, By: r.self, Time: ceil(v.Now)})
+}
+
+// run runs the restart command. The last look at the clock is here: whoever was frozen since the intent must not touch
+// the worker any more.
+func (r *runner) run(ctx context.Context, v *View, s Step, h *hand, restarter Restarter) *Result {
+	token, _ := escape(v.Worker)
+	o := Order{
+		Worker: v.Worker, Verdict: s.Attempt.Verdict, Incident: s.Attempt.Incident, Attempt: s.Attempt.ID,
+		Token:    fence.Token{Source: r.mesh + "/supervise/" + token, Epoch: r.keys.Epoch(), Sequence: v.Case.Revision()},
+		NotAfter: s.Attempt.At.Add(r.policy.LaunchWindow),
+	}
+	// A monitor that is told to end lets its command end first: a command that is cut off is one of unknown outcome.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.policy.CommandLimit)
+	defer cancel()
+	done := make(chan Result, 1)
+	if r.mono() > h.until {
+		return nil // Next cancels it, for it is late
+	}
+	go func() { done <- order(ctx, restarter, o) }()
+	timer := time.NewTimer(r.policy.CommandLimit + r.policy.grace())
+	defer timer.Stop()
+	select {
+	case res := <-done:
+		return &res
+	case <-timer.C:
+		return &Result{Unknown, fmt.Sprintf("the restarter did not return within %v", r.policy.CommandLimit)}
+	}
+}
+
+// collect collects the worker's logs and keeps them for alerts.
+func (r *runner) collect(ctx context.Context, v *View, s Step, c Collector) *Logs {
+	l := Logs{V: schemaVersion, Worker: v.Worker, Incident: s.Incident, Time: ceil(v.Now), By: r.self}
+	text, err := collect(ctx, c, v.Worker, r.policy.CollectLimit)
+	l.Text = text
+	if err != nil {
+		l.Error = clip(err.Error(), maxDetail)
+		if !errors.Is(err, errNoCollector) {
+			r.stats.collectFailed.Add(1)
+		}
+	}
+	token, _ := escape(v.Worker)
+	// Without the store the alert goes out without logs.
+	if err := put(ctx, r.keys, logsPrefix+token, encode(l), seconds(r.policy.Retention)); err != nil {
+		r.stats.storeErrors.Add(1)
+	}
+	reason := fmt.Sprintf("%d bytes", len(l.Text))
+	if l.Error != "" {
+		reason += ", " + l.Error
+	}
+	r.record(Event{Worker: v.Worker, Incident: s.Incident, Kind: Collected, Of: fmt.Sprint(v.Case.Value.Numbered + 1), Reason: reason, By: r.self, Time: ceil(v.Now)})
+	return &l
+}
