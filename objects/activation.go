@@ -64,19 +64,10 @@ func (m *storedFirst) OneWay() bool                    { return m.doc.OneWay || 
 func (m *storedFirst) Sender() (channels.Sender, bool) { return channels.Sender{}, false }
 
 // LocalDeadline is the caller's deadline on this machine's clock.
-func (m *storedFirst) LocalDeadline() (time.Time, bool) {
-	now := time.Now()
-	at := m.s.router.StoreDeadline(now)
-	if m.doc.Deadline == 0 || at.IsZero() {
-		return time.Time{}, false
-	}
-	return time.UnixMilli(m.doc.Deadline).Add(now.Sub(at)), true
-}
+func (m *storedFirst) LocalDeadline() (time.Time, bool) { return m.s.localDeadline(m.doc.Deadline) }
 
 // Past reports whether the deadline has certainly passed.
-func (m *storedFirst) Past(now time.Time) bool {
-	return m.doc.Deadline != 0 && m.s.cfg.Lease.Clock().Past(time.UnixMilli(m.doc.Deadline))
-}
+func (m *storedFirst) Past(time.Time) bool { return m.s.deadlinePast(m.doc.Deadline) }
 
 // Accept sends the acceptance of a one-way message.
 func (m *storedFirst) Accept() {
@@ -252,24 +243,25 @@ func (s *Service) actHere(ctx context.Context, key kvlocation.ObjectKey, reg *re
 
 // abandonedRecord finds the Creating record of an order that makes nothing new, and the evidence that its creator is gone.
 func (s *Service) abandonedRecord(ctx context.Context, ord *order) error {
-	e, err := s.store.Read(ctx, ord.key)
+	l, err := s.store.ReadWith(ctx, ord.key)
 	if err != nil {
 		return err
 	}
-	if e.Phase() == kvlocation.PhaseMissing {
+	e := l.Entry
+	if l.Phase() == kvlocation.PhaseMissing {
 		return &refusal{err: outcome.New("", outcome.NotFound, outcome.NotAccepted, ord.key.String(), "there is no object of this ID"), final: true}
 	}
 	if r := e.Record; r.Kind != ord.reg.Class || r.Type != ord.reg.Name {
 		return &refusal{err: mismatch("", ord.key, r.Kind, r.Type, ord.reg.Class, ord.reg.Name), final: true}
 	}
-	ord.absent, err = s.creatorGone(ctx, e)
+	ord.absent, err = s.creatorGone(ctx, l)
 	ord.found = &e
 	return err
 }
 
 // creatorGone returns the evidence that a record is Creating and its creator's lease is absent. Else its error, *refusal,
 // says where the object is.
-func (s *Service) creatorGone(ctx context.Context, e kvlocation.Entry) (kvlocation.Absence, error) {
+func (s *Service) creatorGone(ctx context.Context, e kvlocation.Located) (kvlocation.Absence, error) {
 	p := placeOf(e)
 	at := &refusal{
 		err:   outcome.New("", outcome.Unavailable, outcome.NotAccepted, e.Key.String(), fmt.Sprintf("its record is %s at node %s", p.phase, p.rid)),
@@ -326,7 +318,7 @@ func (s *Service) secure(ctx context.Context, ord *order) (secured, error) {
 		case !illegal(err):
 			return secured{}, plainCreate(err)
 		}
-		e, err := s.store.Read(ctx, ord.key)
+		e, err := s.store.ReadWith(ctx, ord.key)
 		if err != nil {
 			return secured{}, plainCreate(err)
 		}
@@ -341,9 +333,9 @@ func (s *Service) secure(ctx context.Context, ord *order) (secured, error) {
 			return secured{}, err
 		}
 		if !placeOf(e).is(s.cfg.RID, s.cfg.Lifecycle) {
-			return s.takeOver(ctx, ord, e, absent)
+			return s.takeOver(ctx, ord, e.Entry, absent)
 		}
-		if err := s.cancelRecord(e, absent); err != nil {
+		if err := s.cancelRecord(e.Entry, absent); err != nil {
 			return secured{}, plainCreate(err)
 		}
 	}
@@ -429,7 +421,7 @@ func (s *Service) decodeDoc(ctx context.Context, e kvlocation.Entry) (doc activa
 // takeOver makes on from a Creating record whose creator is gone, with its own input and first message, or cancels
 // exactly that record when these are lost.
 func (s *Service) takeOver(ctx context.Context, ord *order, e kvlocation.Entry, absent kvlocation.Absence) (secured, error) {
-	if placeOf(e).is(s.cfg.RID, s.cfg.Lifecycle) {
+	if e.Record.Owner.Is(s.cfg.RID, s.cfg.Lifecycle) {
 		if err := s.cancelRecord(e, absent); err != nil {
 			return secured{}, plainCreate(err)
 		}
@@ -450,7 +442,7 @@ func (s *Service) takeOver(ctx context.Context, ord *order, e kvlocation.Entry, 
 	switch {
 	case illegal(err):
 		// Another node was faster: it knows, or the object is gone.
-		now, rerr := s.store.Read(ctx, ord.key)
+		now, rerr := s.store.ReadWith(ctx, ord.key)
 		if rerr != nil {
 			return secured{}, plainCreate(rerr)
 		}

@@ -35,6 +35,17 @@ func (s *Service) adopt(ctx context.Context, o *object) error {
 	if isEntry(o.key()) {
 		return nil // it has no record; the lease alone makes it this node's
 	}
+	if w, ok := wideOf(o); ok {
+		return s.adoptMember(ctx, w)
+	}
+	if o.isWide() {
+		return s.adoptSpot(ctx, o)
+	}
+	return s.adoptRecord(ctx, o)
+}
+
+// adoptRecord is adopt for an object whose record has an owner of its own.
+func (s *Service) adoptRecord(ctx context.Context, o *object) error {
 	e, err := s.ownEntry(ctx, o)
 	if err != nil {
 		return err
@@ -80,6 +91,9 @@ func (s *Service) present(ctx context.Context, key kvlocation.ObjectKey) (*objec
 	if o == nil || isEntry(key) || o.isCreating() || s.adopted(o) {
 		return o, nil
 	}
+	if w, ok := wideOf(o); ok {
+		return s.presentMember(ctx, o, w)
+	}
 	e, err := s.store.Read(ctx, key)
 	if err == nil && !s.owns(e, o) {
 		s.rt.lose(o, lostError("turn", o))
@@ -95,6 +109,9 @@ func (s *Service) adopted(o *object) bool {
 
 // owns reports whether an entry is that of an open object of this node.
 func (s *Service) owns(e kvlocation.Entry, o *object) bool {
+	if ref, ok := e.Record.Reference(); ok {
+		return e.Generation() == o.generation.Load() && s.ownsMember(ref, o)
+	}
 	return e.Phase() == kvlocation.PhaseReady && e.Record.Owner.Is(s.cfg.RID, s.cfg.Lifecycle) &&
 		e.Generation() == o.generation.Load() && e.Record.OwnerGeneration == o.ownerGeneration.Load()
 }

@@ -82,6 +82,8 @@ func errClosed(o *object) *outcome.Error {
 
 func (h *host) abortHeld(from origin, err error) { from.Fail(err) }
 
+func (h *host) endMembers(*object, error, error) {}
+
 func (h *host) selfMembers(*object) []ActorRef   { return nil }
 func (h *host) selfSpot(*object) (SpotRef, bool) { return SpotRef{}, false }
 func (h *host) Actors() *Actors                  { return nil }

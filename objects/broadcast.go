@@ -105,6 +105,9 @@ func (s *Service) selfBroadcast(ctx context.Context, o *object, data []byte) (Br
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	ref := o.self().SpotRef()
+	if o.isWide() {
+		return s.castWide(ctx, o, ref, data), nil
+	}
 	return s.cast(ctx, ref, o.m.Load(), s.selfMembers(o), data), nil
 }
 
@@ -129,10 +132,28 @@ func (s *Service) cast(ctx context.Context, spot SpotRef, m *membership, members
 	return r
 }
 
+// castWide is cast for a SpotWide Spot, whose members are all here: no message goes out.
+func (s *Service) castWide(ctx context.Context, o *object, spot SpotRef, data []byte) BroadcastResult {
+	members := s.selfMembers(o)
+	r := BroadcastResult{Members: len(members)}
+	var mu sync.Mutex
+	each(members, func(ref ActorRef) {
+		err := error(outcome.Wrap("broadcast to", outcome.InvalidOperation, outcome.NotAccepted, actorKey(ref).String(), "", errNoMember))
+		if a := s.memberHere(o, ref); a != nil {
+			err = s.castHere(ctx, a, spot, data)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		r.note(ref, err)
+	})
+	s.stats.broadcasts.Add(1)
+	return r
+}
+
 // each calls f for every member, for some at the same time.
-func each(members []ActorRef, f func(ActorRef)) {
+func each[T any](members []T, f func(T)) {
 	var wg sync.WaitGroup
-	next := make(chan ActorRef)
+	next := make(chan T)
 	for range min(castConcurrency, len(members)) {
 		wg.Go(func() {
 			for a := range next {

@@ -218,10 +218,10 @@ func creatorSilent(err error) bool {
 }
 
 // lookUp reads an object's entry for routing.
-func (s *Service) lookUp(ctx context.Context, op string, key kvlocation.ObjectKey) (kvlocation.Entry, error) {
+func (s *Service) lookUp(ctx context.Context, op string, key kvlocation.ObjectKey) (kvlocation.Located, error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	e, err := s.store.Lookup(ctx, key)
+	e, err := s.store.LookupWith(ctx, key)
 	return e, notFound(err, op, key)
 }
 
@@ -247,7 +247,7 @@ func notFound(err error, op string, key kvlocation.ObjectKey) error {
 func (s *Service) notHere(ctx context.Context, op string, key kvlocation.ObjectKey) error {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	e, err := s.store.Read(ctx, key)
+	e, err := s.store.ReadWith(ctx, key)
 	switch {
 	case err != nil:
 		return notFound(err, op, key)

@@ -379,7 +379,7 @@ func (o *object) idleSince() (since instant, ok bool) {
 func (o *object) stillIdle() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.state == objectOpen && o.box.head == nil
+	return o.state == objectOpen && o.box.head == nil && !(o.isWide() && o.hasMembers())
 }
 
 // runClose closes the object in a turn. Mail that comes meanwhile is held: it is refused when the close succeeds, and

@@ -265,10 +265,14 @@ func (s *Service) closeObject(ctx context.Context, o *object, why CloseReason) e
 	if err := s.admit(); err != nil {
 		return err
 	}
-	if err := o.callClosing(ctx, why); err != nil {
-		s.stats.closingFailed.Add(1)
-		s.log.Warn("an object's Closing failed; it is closed all the same", zap.String("object", o.target()), zap.Error(err))
+	if o.isWide() {
+		members, err := s.closeMembers(ctx, o)
+		defer unsealAll(members) // which does nothing once they have ended with it
+		if err != nil {
+			return err
+		}
 	}
+	s.noteClosing(o, o.callClosing(ctx, why))
 	if err := s.admit(); err != nil {
 		return err // Closing took its time
 	}
@@ -276,6 +280,14 @@ func (s *Service) closeObject(ctx context.Context, o *object, why CloseReason) e
 		return s.closeMember(ctx, o, w)
 	}
 	return s.endRecord(o, func(ctx context.Context) error { return s.closeRecord(ctx, o) })
+}
+
+// noteClosing counts and tells of a Closing that failed.
+func (s *Service) noteClosing(o *object, err error) {
+	if err != nil {
+		s.stats.closingFailed.Add(1)
+		s.log.Warn("an object's Closing failed; it is closed all the same", zap.String("object", o.target()), zap.Error(err))
+	}
 }
 
 // endRecord closes an object's record and drops the object.

@@ -160,6 +160,9 @@ func (s *Service) explainMissing(ctx context.Context, x *Explanation, req Explai
 // explainExisting explains an object that has a record.
 func (s *Service) explainExisting(ctx context.Context, x *Explanation, token string, l Location) {
 	who := fmt.Sprintf("node %s (lifecycle %d)", l.RID, l.Lifecycle)
+	if l.ByReference {
+		who += ", where its Spot " + l.Spot.String() + " is"
+	}
 	switch {
 	case l.Phase == kvlocation.PhaseCreating && !l.Alive:
 		x.succeed("FO-4.3", "it is Creating, and its creator, "+who+", holds no lease: the next operation makes on from the record at another node, or cancels exactly that record")
@@ -167,7 +170,11 @@ func (s *Service) explainExisting(ctx context.Context, x *Explanation, token str
 	case l.Phase == kvlocation.PhaseCreating:
 		x.succeed("FO-4.3", "it is being created at "+who+": a call waits there until it is Ready")
 	case !l.Alive:
-		x.fail(outcome.Unavailable, "FO-4.2c", "its owner, "+who+", holds no lease: its authority stays until it is released, and nothing restores it elsewhere")
+		what := "it"
+		if l.ByReference {
+			what = "its Spot"
+		}
+		x.fail(outcome.Unavailable, "FO-4.2c", "its owner, "+who+", holds no lease: its authority stays until "+what+" is released, and nothing restores it elsewhere")
 		return
 	default:
 		x.succeed("FO-4.1", "it is Ready at "+who)

@@ -174,7 +174,7 @@ func (s *Service) bringUp(o *object, ord *order) (createReply, error) {
 	if sec.doc.spill != nil {
 		s.dropSpilled(*sec.doc.spill)
 	}
-	at := placeOf(sec.at)
+	at := placeOf(kvlocation.Located{Entry: sec.at})
 	o.open(inst, at.generation, at.ownerGeneration, sec.at.Record.Owner.Lease, s.storedMail(o, sec.stored))
 	reply := replyAt(at)
 	reply.Created = ord.found == nil && sec.own

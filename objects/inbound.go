@@ -29,6 +29,7 @@ const (
 	verbEnd      = "end"     // Destroy or Close of an exact incarnation
 	verbJoin     = "join"    // a Spot's turn: take an Actor in
 	verbLeave    = "leave"   // a Spot's turn: let an Actor go
+	verbCome     = "come"    // move an Actor to the node of the SpotWide Spot that it is to join
 	verbWith     = "with"    // write an Actor's membership, asked for by a turn of the Spot
 	verbLeft     = "left"    // tell a Spot that an Actor is no member any more
 	verbMembers  = "members" // list a Spot's members
@@ -172,7 +173,7 @@ func (s *Service) handle(in *channels.Inbound) {
 		s.work(in, func(ctx context.Context) { s.takeActivation(ctx, in, key) })
 	case verbNew:
 		s.answer(in, func(ctx context.Context) (any, error) { return s.takeCreation(ctx, in, key) })
-	case verbEnd, verbJoin, verbLeave, verbWith, verbLeft, verbMembers, verbCast, verbWhy:
+	case verbEnd, verbJoin, verbLeave, verbCome, verbWith, verbLeft, verbMembers, verbCast, verbWhy:
 		s.answer(in, func(ctx context.Context) (any, error) { return s.serve(ctx, verb, key, in.Data()) })
 	default:
 		in.Refuse(outcome.ProtocolError, fmt.Sprintf("node %s knows no verb %q", s.cfg.RID, verb), nil)

@@ -3,6 +3,7 @@ package objects
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
@@ -16,12 +17,12 @@ const (
 )
 
 // locationOf is what an entry says; whether its owner lives is not in it.
-func locationOf(e kvlocation.Entry) Location {
-	r := e.Record
+func locationOf(e kvlocation.Located) Location {
+	r, owner := e.Record, e.Owner()
 	l := Location{
 		Kind: e.Key.Kind, ID: e.Key.ID, Class: r.Kind, Type: r.Type, Phase: e.Phase(),
-		RID: r.Owner.RID, Lifecycle: r.Owner.Lifecycle, Lease: r.Owner.Lease,
-		Generation: e.Generation(), OwnerGeneration: r.OwnerGeneration, Revision: e.Revision,
+		RID: owner.RID, Lifecycle: owner.Lifecycle, Lease: owner.Lease,
+		Generation: e.Generation(), OwnerGeneration: e.OwnerGeneration(), Revision: e.Revision, ByReference: e.Spot != nil,
 		Activation: len(r.Activation) > 0, Created: r.Created, Updated: r.Updated,
 	}
 	if l.Kind == kvlocation.KindActor {
@@ -47,7 +48,7 @@ func (s *Service) Locate(ctx context.Context, key kvlocation.ObjectKey) (Locatio
 	if isEntry(key) {
 		return s.entryLocation(ctx, op, key)
 	}
-	e, err := s.store.Lookup(ctx, key)
+	e, err := s.store.LookupWith(ctx, key)
 	if err != nil {
 		return Location{}, notFound(err, op, key)
 	}
@@ -74,14 +75,22 @@ func (s *Service) List(ctx context.Context, req ListRequest) (ListPage, error) {
 	}
 	es, next, err := s.store.ScanPage(ctx, kvlocation.ScanFilter{
 		Kind: req.Kind, Class: req.Class, Type: req.Type, RID: req.RID, Lifecycle: req.Lifecycle, Prefix: req.Prefix,
+		References: true,
 	}, req.Cursor, req.Limit)
+	if err != nil {
+		return ListPage{}, err
+	}
+	ls, err := s.located(ctx, es)
 	if err != nil {
 		return ListPage{}, err
 	}
 	page := ListPage{Objects: make([]Location, 0, len(es)), Next: next}
 	leases := make(map[string]kvlocation.LeaseState)
-	for _, e := range es {
-		l := locationOf(e)
+	for _, at := range ls {
+		l := locationOf(at)
+		if req.RID != "" && l.RID != req.RID || req.Lifecycle != 0 && l.Lifecycle != req.Lifecycle {
+			continue // a member of a Spot of another node
+		}
 		st, known := leases[l.RID]
 		if !known {
 			if st, err = s.store.LeaseOf(ctx, l.RID); err != nil {
@@ -93,4 +102,61 @@ func (s *Service) List(ctx context.Context, req ListRequest) (ListPage, error) {
 		page.Objects = append(page.Objects, l)
 	}
 	return page, nil
+}
+
+// followAtOnce is how many references are followed in one read.
+const followAtOnce = 400
+
+// located follows the references of entries that a scan has found. Those whose Spot is gone are left out.
+func (s *Service) located(ctx context.Context, es []kvlocation.Entry) ([]kvlocation.Located, error) {
+	out := make([]kvlocation.Located, 0, len(es))
+	var (
+		keys  []kvlocation.ObjectKey // of members, and then of their Spots
+		floor uint64
+	)
+	follow := func() error {
+		members := len(keys)
+		if members == 0 {
+			return nil
+		}
+		seen := make(map[string]bool)
+		for _, e := range es {
+			if ref, ok := e.Record.Reference(); ok && !seen[ref.Spot] && slices.Contains(keys[:members], e.Key) {
+				seen[ref.Spot] = true
+				keys = append(keys, kvlocation.ObjectKey{Kind: kvlocation.KindSpot, ID: ref.Spot})
+			}
+		}
+		now, err := s.store.ReadSince(ctx, floor, keys...)
+		if err != nil {
+			return err
+		}
+		spots := make(map[string]*kvlocation.Entry)
+		for i := range now[members:] {
+			spots[now[members+i].Key.ID] = &now[members+i]
+		}
+		for _, e := range now[:members] {
+			l := kvlocation.Located{Entry: e}
+			if ref, ok := e.Record.Reference(); ok {
+				l.Spot = spots[ref.Spot]
+			}
+			if l.Phase() != kvlocation.PhaseMissing {
+				out = append(out, l)
+			}
+		}
+		keys = keys[:0]
+		return nil
+	}
+	for _, e := range es {
+		if _, ok := e.Record.Reference(); !ok {
+			out = append(out, kvlocation.Located{Entry: e})
+			continue
+		}
+		keys, floor = append(keys, e.Key), max(floor, e.Revision)
+		if len(keys) == followAtOnce {
+			if err := follow(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, follow()
 }

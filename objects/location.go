@@ -30,6 +30,9 @@ type Location struct {
 	Revision uint64 `json:"revision"`
 	// Spot is the Spot that an Actor has joined; zero for none.
 	Spot SpotRef `json:"spot,omitzero"`
+	// ByReference is true for a member of a SpotWide Spot: its record names the Spot, and owner, lease and owner
+	// generation are those of the Spot's record.
+	ByReference bool `json:"by_reference,omitempty"`
 	// Activation is true while creation input or a first message stands in the record.
 	Activation bool      `json:"activation,omitempty"`
 	Created    time.Time `json:"created,omitzero"`

@@ -1,13 +1,11 @@
 package objects
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
@@ -30,13 +28,18 @@ const maxMembers = 100_000
 
 // membership is what an Actor or a Spot has of it in memory.
 type membership struct {
-	// writing serialises what changes the record of an Actor.
+	// writing serialises what changes the record of an Actor, and the adoptions of a SpotWide Spot.
 	writing chan struct{}
+	// lease is the lease generation under which a SpotWide Spot was adopted last; guarded by writing.
+	lease uint64
 
 	mu sync.Mutex
 	// Of an Actor: the Spot, and the revision of its record at which it was written.
 	spot     SpotRef
 	revision uint64
+	// wide: the Actor is located by reference to its Spot, and its owner generation is the Spot's plus offset.
+	wide   bool
+	offset int64
 	// Of a Spot: its members, each with the revision of the Actor's record that says so, and how many closes wait or
 	// run, while which it refuses joins.
 	members map[ActorRef]uint64
@@ -70,6 +73,17 @@ func (m *membership) list() []ActorRef {
 		refs = append(refs, r)
 	}
 	return refs
+}
+
+// hasMembers reports whether a Spot has members.
+func (o *object) hasMembers() bool {
+	m := o.m.Load()
+	if m == nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.members) > 0
 }
 
 // add enters a member, as the Actor's record at that revision says.
@@ -120,6 +134,17 @@ func spotOf(o *object) SpotRef {
 type joinRequest struct {
 	Generation uint64   `json:"generation"` // the Spot's
 	Actor      ActorRef `json:"actor"`
+	// Within is true when a turn of the Actor waits for it.
+	Within bool `json:"within,omitempty"`
+}
+
+// membershipOf is the request of a join or leave that is asked for under ctx.
+func membershipOf(ctx context.Context, spot SpotRef, actor ActorRef) joinRequest {
+	req := joinRequest{Generation: spot.Generation, Actor: actor}
+	if c, err := callChain(ctx, ""); err == nil {
+		req.Within = c.cycle(actorKey(actor)) != ""
+	}
+	return req
 }
 
 // withRequest asks an Actor's owner to write its membership.
@@ -169,7 +194,7 @@ func actorKey(r ActorRef) kvlocation.ObjectKey {
 // join is Actors.Join.
 func (s *Service) join(ctx context.Context, actor ActorRef, spot SpotRef) error {
 	if !isEntry(spotKey(spot)) {
-		return s.askOwner(ctx, "join", spotKey(spot), spot.Generation, verbJoin, joinRequest{spot.Generation, actor}, nil)
+		return s.askOwner(ctx, "join", spotKey(spot), spot.Generation, verbJoin, membershipOf(ctx, spot, actor), nil)
 	}
 	// To join an Entry Spot is to leave the other one.
 	ctx, cancel := s.bound(ctx)
@@ -199,7 +224,7 @@ func (s *Service) leave(ctx context.Context, actor ActorRef, spot SpotRef) error
 	if isEntry(spotKey(spot)) {
 		return outcome.New("leave", outcome.InvalidOperation, outcome.NotAccepted, spotKey(spot).String(), "an Actor leaves an Entry Spot by joining another Spot")
 	}
-	return s.askOwner(ctx, "leave", spotKey(spot), spot.Generation, verbLeave, joinRequest{spot.Generation, actor}, nil)
+	return s.askOwner(ctx, "leave", spotKey(spot), spot.Generation, verbLeave, membershipOf(ctx, spot, actor), nil)
 }
 
 // serveJoin is a turn of the Spot, settled before it ends.
@@ -208,6 +233,9 @@ func (s *Service) serveJoin(ctx context.Context, key kvlocation.ObjectKey, data 
 	o, err := s.local(ctx, key, data, &req, &req.Generation)
 	if err != nil {
 		return nil, err
+	}
+	if o.isWide() {
+		return struct{}{}, s.changeWide(ctx, o, req, join)
 	}
 	m := s.membersOf(o)
 	spot := SpotRef{ID: key.ID, Generation: req.Generation}
@@ -223,18 +251,12 @@ func (s *Service) serveJoin(ctx context.Context, key kvlocation.ObjectKey, data 
 }
 
 func (s *Service) joinTurn(ctx context.Context, o *object, m *membership, spot SpotRef, actor ActorRef) error {
-	m.mu.Lock()
-	closing, n := m.closes > 0, len(m.members)
-	m.mu.Unlock()
-	switch {
-	case closing:
-		return outcome.New("join", outcome.Unavailable, outcome.NotAccepted, o.target(), "it is being closed and refuses joins")
-	case n >= maxMembers:
-		return outcome.New("join", outcome.CapacityExceeded, outcome.NotAccepted, o.target(), fmt.Sprintf("it has %d members already", n))
+	if err := m.mayJoin(o); err != nil {
+		return err
 	}
-	if w, ok := o.inst.(MemberWatcher); ok && m.joinedAt(actor) == 0 {
-		if err := w.Joining(ctx, o.self(), actor); err != nil {
-			return outcome.Wrap("join", rejectedKind(err), outcome.NotAccepted, o.target(), "the Spot refused "+actor.String(), err)
+	if m.joinedAt(actor) == 0 {
+		if err := askJoining(ctx, o, actor); err != nil {
+			return err
 		}
 	}
 	var now withReply
@@ -309,6 +331,12 @@ func (s *Service) serveWith(ctx context.Context, key kvlocation.ObjectKey, data 
 	if err := s.admit(); err != nil {
 		return nil, err
 	}
+	if w, ok := wideOf(o); ok { // its record has no owner of its own: it has to leave that Spot first
+		actor := ActorRef{ID: o.id, Generation: req.Generation}
+		if err := s.leave(ctx, actor, w.spot); err != nil {
+			return nil, err
+		}
+	}
 	m := s.membersOf(o)
 	select {
 	case m.writing <- struct{}{}:
@@ -334,8 +362,11 @@ func (s *Service) serveWith(ctx context.Context, key kvlocation.ObjectKey, data 
 // changeWith writes an Actor's membership, if it is what the request says that it is.
 func (s *Service) changeWith(ctx context.Context, o *object, m *membership, req withRequest) (revision uint64, err error) {
 	m.mu.Lock()
-	was, at := m.spot, m.revision
+	was, at, wide := m.spot, m.revision, m.wide
 	m.mu.Unlock()
+	if wide {
+		return 0, outcome.New("", outcome.Unavailable, outcome.NotAccepted, o.target(), "it has joined "+was.String()+" meanwhile")
+	}
 	if !req.From.IsZero() && was != req.From {
 		return 0, outcome.New("", outcome.InvalidOperation, outcome.NotAccepted, o.target(), "it is no member of "+req.From.String())
 	}
@@ -414,11 +445,11 @@ func (s *Service) serveLeft(ctx context.Context, key kvlocation.ObjectKey, data 
 // farewell tells those whom it concerns that an object was closed here: an Actor's Spot, and a Spot's members, whose records
 // name it until then. What of it gets lost is harmless: a reference to a Spot that is closed means none.
 func (s *Service) farewell(o *object) {
-	if spot := spotOf(o); !spot.IsZero() {
+	if spot := spotOf(o); !spot.IsZero() && !s.isSpotWideMember(o) {
 		s.tellLeft(spot, ActorRef{ID: o.id, Generation: o.generation.Load()}, forGood)
 	}
 	m := o.m.Load()
-	if m == nil || o.reg.kind != kvlocation.KindSpot {
+	if m == nil || o.reg.kind != kvlocation.KindSpot || o.isWide() {
 		return
 	}
 	spot, members := o.self().SpotRef(), m.list()
@@ -438,73 +469,4 @@ func (s *Service) farewell(o *object) {
 			}
 		})
 	})
-}
-
-// membersReply lists a Spot's members.
-type membersReply struct {
-	Members []ActorRef `json:"members"`
-}
-
-// members is Spots.Members.
-func (s *Service) members(ctx context.Context, ref SpotRef) ([]ActorRef, error) {
-	var r membersReply
-	err := s.askOwner(ctx, "list members of", spotKey(ref), ref.Generation, verbMembers, exactRequest{ref.Generation}, &r)
-	return r.Members, err
-}
-
-// serveMembers lists the members of a Spot of this node.
-func (s *Service) serveMembers(ctx context.Context, key kvlocation.ObjectKey, data []byte) (any, error) {
-	var req exactRequest
-	if isEntry(key) {
-		return membersReply{s.entryMembers()}, s.entryRequest(key, data, &req, &req.Generation)
-	}
-	o, err := s.local(ctx, key, data, &req, &req.Generation)
-	if err != nil {
-		return nil, err
-	}
-	return membersReply{s.selfMembers(o)}, nil
-}
-
-// selfMembers lists a Spot's members, sorted.
-func (s *Service) selfMembers(o *object) []ActorRef {
-	if o.reg.kind != kvlocation.KindSpot {
-		return nil
-	}
-	if isEntry(o.key()) {
-		return s.entryMembers()
-	}
-	m := o.m.Load()
-	if m == nil {
-		return nil
-	}
-	return sortRefs(m.list())
-}
-
-// entryMembers lists the Actors of this node that have joined no Spot.
-func (s *Service) entryMembers() []ActorRef {
-	var refs []ActorRef
-	s.rt.each(func(o *object) {
-		if o.reg.kind == kvlocation.KindActor && !o.isCreating() && spotOf(o).IsZero() {
-			refs = append(refs, ActorRef{ID: o.id, Generation: o.generation.Load()})
-		}
-	})
-	return sortRefs(refs)
-}
-
-func sortRefs(refs []ActorRef) []ActorRef {
-	slices.SortFunc(refs, func(a, b ActorRef) int {
-		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Generation, b.Generation))
-	})
-	return refs
-}
-
-// selfSpot returns the Spot that an Actor is in: the one that it has joined, else its node's Entry Spot.
-func (s *Service) selfSpot(o *object) (SpotRef, bool) {
-	if o.reg.kind != kvlocation.KindActor {
-		return SpotRef{}, false
-	}
-	if spot := spotOf(o); !spot.IsZero() {
-		return spot, true
-	}
-	return SpotRef{ID: entryPrefix + s.cfg.RID, Generation: s.cfg.Lifecycle}, true
 }

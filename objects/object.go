@@ -31,6 +31,9 @@ type backing interface {
 	// abortHeld answers a message from outside that was held, and never accepted.
 	abortHeld(from origin, err error)
 
+	// endMembers ends the members of a SpotWide Spot that has ended, their accepted mail with cause, the rest with held.
+	endMembers(spot *object, cause, held error)
+
 	selfMembers(o *object) []ActorRef
 	selfSpot(o *object) (SpotRef, bool)
 	selfBroadcast(ctx context.Context, o *object, data []byte) (BroadcastResult, error)

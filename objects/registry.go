@@ -332,6 +332,9 @@ func (rt *runtime) remove(o *object, cause, held error) bool {
 	rt.forget(o)
 	rt.clock.forget(o)
 	rt.unreserve(o.reg)
+	if o.isWide() {
+		rt.back.endMembers(o, cause, held)
+	}
 	for e := list; e != nil; {
 		next := e.next
 		e.next = nil

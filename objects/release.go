@@ -114,15 +114,19 @@ func (r *ReleaseRequest) check() error {
 func (s *Service) releaseExact(ctx context.Context, req ReleaseRequest, progress func(ReleaseReport)) (ReleaseReport, error) {
 	key := kvlocation.ObjectKey{Kind: req.Kind, ID: req.ID}
 	report := ReleaseReport{DryRun: req.DryRun}
-	e, err := s.store.Read(ctx, key)
+	l, err := s.store.ReadWith(ctx, key)
 	switch {
 	case err != nil:
 		return report, renamed(err, "release", key)
-	case e.Phase() == kvlocation.PhaseMissing:
+	case l.Phase() == kvlocation.PhaseMissing:
 		return report, otherGeneration("release", key, 0, req.Generation)
-	case e.Generation() != req.Generation:
-		return report, otherGeneration("release", key, e.Generation(), req.Generation)
+	case l.Generation() != req.Generation:
+		return report, otherGeneration("release", key, l.Generation(), req.Generation)
+	case l.Spot != nil:
+		return report, outcome.New("release", outcome.InvalidOperation, outcome.NotAccepted, key.String(),
+			"it is located by its Spot, "+spotIn(l.Record.With).String()+", and is released with that only")
 	}
+	e := l.Entry
 	if req.DryRun {
 		st, err := s.store.LeaseOf(ctx, e.Record.Owner.RID)
 		if err != nil {

@@ -65,10 +65,10 @@ func parsePlace(text string) (p place, ok bool) {
 	return p, p.lifecycle != 0 && p.generation != 0 && (p.phase == kvlocation.PhaseCreating || p.phase == kvlocation.PhaseReady)
 }
 
-// placeOf is what an entry that is Creating or Ready says.
-func placeOf(e kvlocation.Entry) place {
-	r := e.Record
-	return place{rid: r.Owner.RID, lifecycle: r.Owner.Lifecycle, generation: e.Generation(), ownerGeneration: r.OwnerGeneration, phase: e.Phase()}
+// placeOf is what an entry that is Creating or Ready says; one that is located by reference says what its Spot's does.
+func placeOf(l kvlocation.Located) place {
+	owner := l.Owner()
+	return place{rid: owner.RID, lifecycle: owner.Lifecycle, generation: l.Generation(), ownerGeneration: l.OwnerGeneration(), phase: l.Phase()}
 }
 
 // route is a place to which messages go, with what a message needs, so that sending one over it makes nothing new. It

@@ -36,6 +36,7 @@ type Service struct {
 	closedToNew atomic.Bool
 	// companion is set before anything runs.
 	companion *companionPart
+	move      MoveFunc // set before anything runs
 
 	ctx       context.Context // of the goroutines of this Service; ends with Close
 	cancel    context.CancelFunc

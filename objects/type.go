@@ -100,6 +100,8 @@ const (
 	ClosePanic CloseReason = "panic"
 	// CloseShutdown: the node stops and Type.CloseOnShutdown is set.
 	CloseShutdown CloseReason = "shutdown"
+	// CloseSpot: the Actor is a member of a SpotWide Spot that is closed.
+	CloseSpot CloseReason = "spot"
 )
 
 // PanicPolicy says what becomes of an object whose turn panicked. The caller hears InternalFailure and Accepted in
