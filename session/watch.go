@@ -1,0 +1,130 @@
+package session
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"natsfabric/objects"
+)
+
+// compareMost is how many bindings one comparison names.
+const compareMost = 512
+
+// watch looks after the other side of every binding: it compares what the Actors here are bound to with what the nodes of
+// those sessions know, some bindings at a time, and finds out about nodes that are gone. One message to each such node in
+// half a heartbeat is what that costs.
+func (s *Service) watch() {
+	tick := time.NewTicker(max(s.cfg.Heartbeat/2, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var wg sync.WaitGroup
+		for at, ties := range s.partners() {
+			wg.Go(func() { s.check(at, ties) })
+		}
+		wg.Wait()
+	}
+}
+
+// partners returns the process runs with which this node shares bindings, each with the ties to Actors there.
+func (s *Service) partners() map[run][]*tie {
+	out := make(map[run][]*tie)
+	for _, at := range s.bound.runs() {
+		out[at] = nil
+	}
+	for _, c := range s.clients() {
+		c.mu.Lock()
+		for _, t := range c.ties {
+			if at := runOf(t.place); t.state == tieOpen && at != s.here {
+				out[at] = append(out[at], t)
+			}
+		}
+		c.mu.Unlock()
+	}
+	return out
+}
+
+// check compares with one process run.
+func (s *Service) check(at run, ties []*tie) {
+	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
+	defer cancel()
+	some := s.bound.of(at, compareMost)
+	held := make([]heldBinding, len(some))
+	for i, b := range some {
+		held[i] = heldBinding{Session: b.session.ID, Token: b.token}
+	}
+	var over []string
+	if err := s.ask(ctx, at, verbCompare, "", held, &over); err != nil {
+		gctx, gcancel := context.WithTimeout(s.ctx, askTimeout)
+		defer gcancel()
+		if s.isGone(gctx, at) {
+			s.nodeGone(at, ties)
+		}
+		return
+	}
+	for _, token := range over {
+		if b := s.bound.get(token); b != nil {
+			s.endBinding(b, ReasonDisconnected, "")
+		}
+	}
+}
+
+// isGone reports whether a process run has no lease any more: what it knew of sessions is over (FO-6d). While the store
+// does not answer nothing is concluded.
+func (s *Service) isGone(ctx context.Context, at run) bool {
+	if at == s.here {
+		return false
+	}
+	lease, err := s.cfg.LeaseOf(ctx, at.rid)
+	return err == nil && (!lease.Live || lease.Lifecycle != at.lifecycle)
+}
+
+// nodeGone ends what was shared with a process run that is gone.
+func (s *Service) nodeGone(at run, ties []*tie) {
+	for _, b := range s.bound.of(at, 0) {
+		s.endBinding(b, ReasonNodeGone, "")
+	}
+	const concurrency = 64
+	var wg sync.WaitGroup
+	next := make(chan *tie)
+	for range min(concurrency, len(ties)) {
+		wg.Go(func() {
+			for t := range next {
+				ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
+				_ = t.lookUp(ctx, objects.Place{}) // what it finds out is told to the client
+				cancel()
+			}
+		})
+	}
+	for _, t := range ties {
+		next <- t
+	}
+	close(next)
+	wg.Wait()
+}
+
+// leaveBindings ends the bindings of the Actors here, because the node stops.
+func (s *Service) leaveBindings() {
+	for _, at := range s.bound.runs() {
+		for _, b := range s.bound.of(at, 0) {
+			s.over(b, ReasonLost, "the Actor's node stops")
+		}
+	}
+}
+
+// get returns the binding of a token; nil for none.
+func (x *boundIndex) get(token string) *Binding {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, m := range x.by {
+		if b := m[token]; b != nil {
+			return b
+		}
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package session
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"natsfabric/internal/monotime"
+	"natsfabric/outcome"
+	"natsfabric/session/internal/frame"
+)
+
+const (
+	// sendTimeout bounds the writing of one frame to a WebSocket.
+	sendTimeout = 20 * time.Second
+	// closeTimeout bounds the closing handshake of a WebSocket.
+	closeTimeout = time.Second
+	// slack is by how much a frame may be too large and still be answered with an error, rather than with a close.
+	slack = 64 << 10
+)
+
+// Handler returns what serves WebSockets: each is one session. It may be mounted at any path. A request that is no
+// WebSocket's is answered with 426, one that the node has no room for, or that comes while it drains, with 503. A browser
+// may come from a page of the same host, and from those of Config.Origins.
+func (s *Service) Handler() http.Handler { return http.HandlerFunc(s.serveWebSocket) }
+
+// webSocket is a client behind a WebSocket.
+type webSocket struct {
+	conn *websocket.Conn
+	ctx  context.Context // ends with the Service, which ends the connection
+}
+
+func (w *webSocket) kind() Transport { return TransportWebSocket }
+func (w *webSocket) most() int       { return 0 }
+func (w *webSocket) cut()            { _ = w.conn.CloseNow() } // it is over in either case
+
+func (w *webSocket) send(data []byte) error {
+	ctx, cancel := context.WithTimeout(w.ctx, sendTimeout)
+	defer cancel()
+	return w.conn.Write(ctx, websocket.MessageBinary, data)
+}
+
+// close ends the connection in order, if the other side takes part in that.
+func (w *webSocket) close(why *ending) {
+	code := websocket.StatusNormalClosure
+	switch why.kind {
+	case 0:
+	case outcome.ShuttingDown:
+		code = websocket.StatusGoingAway
+	case outcome.Unavailable:
+		code = websocket.StatusTryAgainLater
+	default:
+		code = websocket.StatusPolicyViolation
+	}
+	stop := time.AfterFunc(closeTimeout, w.cut)
+	defer stop.Stop()
+	_ = w.conn.Close(code, why.kindText()) // it is over in either case
+}
+
+// kindText is what stands in a WebSocket's close frame.
+func (e *ending) kindText() string {
+	if e.kind == 0 {
+		return ""
+	}
+	return e.kind.String()
+}
+
+func (s *Service) serveWebSocket(rw http.ResponseWriter, req *http.Request) {
+	if !s.enter() {
+		http.Error(rw, errDraining.Detail, http.StatusServiceUnavailable)
+		return
+	}
+	defer s.wg.Done()
+	if e := s.reserve(); e != nil {
+		s.stats.refused.Add(1)
+		http.Error(rw, e.Detail, http.StatusServiceUnavailable)
+		return
+	}
+	conn, err := websocket.Accept(rw, req, &websocket.AcceptOptions{OriginPatterns: s.cfg.Origins})
+	if err != nil { // Accept has answered
+		s.unreserve()
+		s.stats.refused.Add(1)
+		return
+	}
+	conn.SetReadLimit(int64(s.cfg.MaxMessage + frame.MaxHeader + 1 + slack))
+	ws := &webSocket{conn: conn, ctx: s.ctx}
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.HandshakeTimeout)
+	defer cancel()
+	data, err := s.readFirst(ctx, conn)
+	if err != nil {
+		s.unreserve()
+		if ctx.Err() != nil && s.ctx.Err() == nil {
+			s.refuse(ws, refusal(outcome.DeadlineExceeded, "no hello came in time"))
+			return
+		}
+		s.stats.refused.Add(1)
+		ws.cut()
+		return
+	}
+	who, e := s.greet(ctx, data, Hello{Transport: TransportWebSocket, Remote: req.RemoteAddr, Header: req.Header})
+	if e != nil {
+		s.refuse(ws, e)
+		return
+	}
+	c, e := s.open(ws, who, func(string) string { return "" })
+	if e != nil {
+		s.refuse(ws, e)
+		return
+	}
+	s.read(c, conn)
+}
+
+// readFirst reads the first frame. When ctx ends first the connection stays usable, so that the client can be told.
+func (s *Service) readFirst(ctx context.Context, conn *websocket.Conn) (data []byte, err error) {
+	done := make(chan struct{})
+	started := s.spawn(func() {
+		defer close(done)
+		_, data, err = conn.Read(s.ctx)
+	})
+	if !started {
+		return nil, errDraining
+	}
+	select {
+	case <-done:
+		return data, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// read takes what comes from a client until its session or its connection is over.
+func (s *Service) read(c *client, conn *websocket.Conn) {
+	for {
+		_, data, err := conn.Read(s.ctx)
+		if err != nil {
+			if websocket.CloseStatus(err) == websocket.StatusNormalClosure || websocket.CloseStatus(err) == websocket.StatusGoingAway {
+				c.end(endLeft)
+				return
+			}
+			c.end(endLost)
+			return
+		}
+		if c.isOver() {
+			c.seen.Store(int64(monotime.Now()))
+			continue // what closes the connection goes on reading it
+		}
+		c.take(data)
+	}
+}
