@@ -23,7 +23,7 @@ func (r *runner) tell(ctx context.Context, c clock, worker string) error {
 	token, _ := escape(worker)
 	var errs []error
 	for _, a := range r.policy.Due(v) {
-		d := v.alerts[a.key]
+		d := factOf[delivery](v.alerts[a.key])
 		if d != nil && d.Value.waits(v.Now) {
 			continue
 		}
@@ -35,7 +35,7 @@ func (r *runner) tell(ctx context.Context, c clock, worker string) error {
 // dueAny reports whether an alert that is due needs to be looked at.
 func (r *runner) dueAny(v *View) bool {
 	for _, a := range r.policy.Due(v) {
-		if d := v.alerts[a.key]; d == nil || !d.Value.waits(v.Now) {
+		if d := factOf[delivery](v.alerts[a.key]); d == nil || !d.Value.waits(v.Now) {
 			return true
 		}
 	}

@@ -160,8 +160,11 @@ func (r *runner) note(v *View, s Step) {
 	r.record(Event{Worker: v.Worker, Incident: s.Incident, Kind: s.Event, Of: s.Of, Reason: s.Why, By: r.self, Time: ceil(v.Now)})
 }
 
-// run runs the restart command. The last look at the clock is here: whoever was frozen since the intent must not touch
-// the worker any more.
+// maxLook is how old the last look may be when the command begins: a worker that has recovered since is not seen.
+const maxLook = time.Second
+
+// run runs the restart command. The last look at the clock is here: whoever was frozen since the intent, or since the
+// last look, must not touch the worker now. Then it returns nil, and Next looks again or gives up.
 func (r *runner) run(ctx context.Context, v *View, s Step, h *hand, restarter Restarter) *Result {
 	token, _ := escape(v.Worker)
 	o := Order{
@@ -173,8 +176,8 @@ func (r *runner) run(ctx context.Context, v *View, s Step, h *hand, restarter Re
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.policy.CommandLimit)
 	defer cancel()
 	done := make(chan Result, 1)
-	if r.mono() > h.until {
-		return nil // Next cancels it, for it is late
+	if now := r.mono(); now > h.until || now.Sub(v.began) > maxLook {
+		return nil
 	}
 	go func() { done <- order(ctx, restarter, o) }()
 	timer := time.NewTimer(r.policy.CommandLimit + r.policy.grace())

@@ -40,8 +40,9 @@ type View struct {
 	Fleet Fleet
 	Hand  Hand
 
-	alerts map[string]*Fact[delivery]
-	read   monotime.Time
+	alerts map[string]kvlocation.SharedEntry // deliveries; most are never looked at
+	began  monotime.Time                     // before the first key was read
+	read   monotime.Time                     // when Now was taken, after the last
 }
 
 // Fleet counts the workers as the last scan found them.
@@ -108,12 +109,10 @@ func (v *View) take(e kvlocation.SharedEntry) {
 	case what == "lock":
 		v.Lock = factOf[Lock](e)
 	case strings.HasPrefix(what, "alert."):
-		if f := factOf[delivery](e); f != nil {
-			if v.alerts == nil {
-				v.alerts = map[string]*Fact[delivery]{}
-			}
-			v.alerts[strings.TrimPrefix(what, "alert.")] = f
+		if v.alerts == nil {
+			v.alerts = map[string]kvlocation.SharedEntry{}
 		}
+		v.alerts[strings.TrimPrefix(what, "alert.")] = e
 	}
 }
 
@@ -129,7 +128,7 @@ func readView(ctx context.Context, k keys, c clock, worker, self string, confirm
 	if confirm {
 		read = k.Confirm
 	}
-	v := &View{Worker: worker, Self: self, Confirmed: confirm}
+	v := &View{Worker: worker, Self: self, Confirmed: confirm, began: c.mono()}
 	if v.Record, err = fact[Record](ctx, read, workerPrefix+token); err != nil {
 		return nil, err
 	}
