@@ -25,8 +25,8 @@ import (
 // adminTimeout bounds the work behind one operator request.
 const adminTimeout = 4 * time.Second
 
-// adminWorkers is how many operator requests one node answers at a time.
-const adminWorkers = 4
+// adminAtOnce is how many operator requests one node answers at a time.
+const adminAtOnce = 4
 
 // adminPending bounds the operator requests that wait at one node, and their bytes.
 const (
@@ -66,6 +66,8 @@ var verbs = map[string]func(context.Context, *Node, adminRequest) (any, error){
 	"release":  adminRelease,
 	"relocate": adminRelocate,
 	"drain":    adminDrain,
+	"sessions": adminSessions,
+	"workers":  adminWorkers,
 }
 
 // NodesReply is the answer to the operator request `nodes`.
@@ -81,7 +83,7 @@ func adminNodes(ctx context.Context, n *Node, _ adminRequest) (any, error) {
 }
 
 func openAdmin(ctx context.Context, n *Node) (*admin, error) {
-	a := &admin{n: n, workers: make(chan struct{}, adminWorkers)}
+	a := &admin{n: n, workers: make(chan struct{}, adminAtOnce)}
 	a.releases.init("release", releaseTime)
 	a.moves.init("relocate", moveTime)
 	a.drains.init("drain", drainTime)

@@ -13,6 +13,7 @@ import (
 	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
+	"natsfabric/session"
 )
 
 // Defaults of a Config.
@@ -65,6 +66,10 @@ type Config struct {
 
 	// Relocation says how objects move to other nodes.
 	Relocation Relocation
+	// Sessions lets the node own the sessions of clients: nil means none. Authenticate is required; the node itself fills
+	// in Mesh, RID, Lifecycle, Conn, Router, Objects and LeaseOf. A mesh whose Actors are bound to sessions has it at every
+	// node, for the node on which an Actor lives has a part in its bindings.
+	Sessions *session.Config
 	// Supervision says how monitors know the node.
 	Supervision Supervision
 
@@ -166,7 +171,7 @@ func (cfg Config) Validate() error {
 	if cfg.Weight < 1 || cfg.Weight > channels.MaxWeight {
 		errs = append(errs, fmt.Errorf("Weight %d is not allowed: it must be 1 to %d", cfg.Weight, channels.MaxWeight))
 	}
-	errs = append(errs, cfg.checkObjects(), cfg.checkRelocation(), cfg.checkSupervision())
+	errs = append(errs, cfg.checkObjects(), cfg.checkRelocation(), cfg.checkSessions(), cfg.checkSupervision())
 	seen := map[string]bool{}
 	for i, spec := range cfg.Channels {
 		if err := spec.Validate(); err != nil {

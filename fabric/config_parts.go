@@ -8,6 +8,7 @@ import (
 	"natsfabric/internal/wire"
 	"natsfabric/objects"
 	"natsfabric/relocate"
+	"natsfabric/session"
 	"natsfabric/supervise"
 )
 
@@ -70,6 +71,29 @@ func (cfg Config) checkRelocation() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// checkSessions checks what concerns sessions.
+func (cfg Config) checkSessions() error {
+	if cfg.Sessions == nil {
+		return nil
+	}
+	s := *cfg.Sessions // Tune fills in defaults
+	if err := s.Tune(); err != nil {
+		return fmt.Errorf("Sessions.%w", err)
+	}
+	return nil
+}
+
+// sessionConfig is the configuration of the node's sessions.
+func (n *Node) sessionConfig() session.Config {
+	c := *n.cfg.Sessions
+	c.Mesh, c.RID, c.Lifecycle = n.mesh, n.cfg.RID, n.lease.Lifecycle()
+	c.Conn, c.Router, c.Objects, c.LeaseOf = n.link.nc, n.router, n.objects, n.store.LeaseOf
+	if c.Logger == nil {
+		c.Logger = n.log
+	}
+	return c
 }
 
 // checkSupervision checks how monitors are to know the node.

@@ -19,6 +19,7 @@ import (
 	"natsfabric/objects"
 	"natsfabric/outcome"
 	"natsfabric/relocate"
+	"natsfabric/session"
 )
 
 // Node is one process run of a RID in a mesh. Its methods are safe for concurrent use.
@@ -32,10 +33,11 @@ type Node struct {
 	lease  *kvlocation.Lease
 	dir    *kvlocation.Directory
 	router *channels.Router
-	// These are nil until open has come that far.
-	objects *objects.Service
-	mover   *relocate.Service
-	admin   *admin
+	// These are nil until open has come that far; sessions also when the node owns none.
+	objects  *objects.Service
+	mover    *relocate.Service
+	sessions *session.Service
+	admin    *admin
 
 	relocating relocation
 	worker     worker
@@ -136,6 +138,11 @@ func (n *Node) open(ctx context.Context) (err error) {
 		_, err := n.mover.Move(ctx, key, generation, to)
 		return err
 	})
+	if n.cfg.Sessions != nil {
+		if n.sessions, err = session.New(n.sessionConfig()); err != nil {
+			return err
+		}
+	}
 	if n.admin, err = openAdmin(ctx, n); err != nil {
 		return err
 	}
@@ -247,6 +254,10 @@ func (n *Node) Spots() *objects.Spots { return n.objects.Spots() }
 // Objects returns the node's part in the mesh's objects: for counters, look-ups and releases. Its life is the node's; it
 // must not be closed.
 func (n *Node) Objects() *objects.Service { return n.objects }
+
+// Sessions returns the node's part in the sessions of clients, nil without Config.Sessions. Its life is the node's; it
+// must not be closed or drained.
+func (n *Node) Sessions() *session.Service { return n.sessions }
 
 // Channel returns the caller's side of a channel. It costs nothing to call again.
 func (n *Node) Channel(name string) *channels.Channel { return n.router.Channel(name) }

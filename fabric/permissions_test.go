@@ -35,12 +35,15 @@ func nodeUser(rid string) string {
 			"$KV.FABRIC_m_NODES.lease.*", "$KV.FABRIC_m_NODES.desc.%[1]s", "$KV.FABRIC_m_NODES.probe.%[1]s"
 			"$KV.FABRIC_m_LOCATION.actor.*", "$KV.FABRIC_m_LOCATION.spot.*", "$KV.FABRIC_m_LOCATION.probe.%[1]s"
 			"$KV.FABRIC_m_SUPERVISE.audit.>", "$KV.FABRIC_m_SUPERVISE.probe.%[1]s"
-			"fab.m.relay.first.>", "fab.m.relay.probe.%[1]s"
-			"fab.m.ch.*", "fab.m.node.>", "fab.m.client.>"
+			"$KV.FABRIC_m_SUPERVISE.worker.%[1]s", "$KV.FABRIC_m_SUPERVISE.marker.%[1]s"
+			"fab.m.relay.first.>", "fab.m.relay.probe.%[1]s", "fab.m.relay.mv.*.*.%[1]s.*", "fab.m.relay.bulk.%[1]s.*"
+			"$JS.API.CONSUMER.CREATE.FABRIC_m_RELAY.*.fab.m.relay.mv.%[1]s.>"
+			"$JS.API.CONSUMER.MSG.NEXT.FABRIC_m_RELAY.>", "$JS.API.CONSUMER.DELETE.FABRIC_m_RELAY.>"
+			"fab.m.ch.*", "fab.m.node.>", "fab.m.client.>", "_INBOX_session.>"
 		] }
 		subscribe: { allow: [
 			"_INBOX_%[1]s.>"
-			"fab.m.node.%[1]s.>", "fab.m.ch.* fabric", "fab.m.call.> fabric", "fab.m.admin.* fabric"
+			"fab.m.node.%[1]s.>", "fab.m.ch.* fabric", "fab.m.call.> fabric", "fab.m.admin.* fabric", "fab.m.session fabric"
 			"fab.m.chg.nodes.desc.*", "fab.m.chg.nodes.lease.%[1]s"
 			"$SRV.>"
 		] }
@@ -59,6 +62,10 @@ const otherUsers = `
 			"fab.m.ch.*", "fab.m.node.*.*.ch.*", "fab.m.node.*.*.obj.>", "fab.m.node.*.*.hello"
 		] }
 		subscribe: { allow: ["_INBOX_client.>", "fab.m.client.>", "fab.m.chg.nodes.desc.*"] }
+	} }
+	{ user: session, password: p, permissions: {
+		publish: { allow: ["fab.m.session", "fab.m.node.*.*.ses.in.*"] }
+		subscribe: { allow: ["_INBOX_session.>"] }
 	} }
 	{ user: plain, password: p, permissions: {
 		publish: { allow: ["fab.m.ch.echo", "fab.m.call.actor.*"] }

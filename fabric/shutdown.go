@@ -55,6 +55,9 @@ func (n *Node) release(ctx context.Context) error {
 		errs = append(errs, n.publishLeaving(dctx))
 		cancel()
 	}
+	if n.sessions != nil {
+		errs = append(errs, n.sessions.Close(ctx))
+	}
 	if n.admin != nil {
 		n.admin.close(ctx)
 	}
