@@ -1,0 +1,87 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// Status is a leadership's record as it stands in the store.
+type Status struct {
+	Leadership
+	// Token is the term's, without its source.
+	Epoch uint64
+	// Grant is the revision of the holder's grant, the second part of its token.
+	Grant uint64
+	// Revision is the record's, and Written when it was written, on the store's clock (zero right after an own write).
+	Revision uint64
+	Written  time.Time
+}
+
+func statusOf(v view) Status {
+	s := Status{Leadership: v.rec, Revision: v.at.Revision, Written: v.at.Time}
+	if v.rec.Holder != nil {
+		s.Grant = v.term()
+	}
+	return s
+}
+
+// Leaderships returns all leaderships of the mesh, as any replica shows them, at most limit of them (0: 1000).
+// Records that cannot be understood are left out and named in the error beside the others.
+func Leaderships(ctx context.Context, store *kvlocation.Store, limit int) ([]Status, error) {
+	if limit <= 0 {
+		limit = 1000
+	}
+	sh := store.Shared(kvlocation.BucketFence)
+	var (
+		out []Status
+		bad []error
+	)
+	err := sh.List(ctx, "leader.", func(e kvlocation.SharedEntry) bool {
+		v, err := parse(e)
+		if err != nil {
+			bad = append(bad, err)
+			return len(bad) < limit
+		}
+		s := statusOf(v)
+		s.Name, s.Epoch = strings.TrimPrefix(e.Key, "leader."), sh.Epoch()
+		out = append(out, s)
+		return len(out) < limit
+	})
+	return out, errors.Join(append(bad, err)...)
+}
+
+// ConfirmFenced records that a person vouches for it: the node that led can do no more harm. It is allowed only while the
+// node is being fenced, and promotion goes on from it. by and reason are kept in the record. InvalidOperation says that
+// the leadership is not being fenced, or not for that node; Unavailable with Unknown that it is not known whether it was
+// recorded.
+func ConfirmFenced(ctx context.Context, store *kvlocation.Store, name, node, by, reason string) (Status, error) {
+	if strings.TrimSpace(by) == "" || strings.TrimSpace(reason) == "" || len(by)+len(reason) > 1000 {
+		return Status{}, outcome.New("confirm fence", outcome.InvalidOperation, outcome.NotAccepted, fmt.Sprintf("leadership %q", name),
+			"who confirms and the reason must be given, in at most 1000 bytes")
+	}
+	sh := store.Shared(kvlocation.BucketFence)
+	for {
+		e, err := sh.Confirm(ctx, leaderKey(name))
+		if err != nil {
+			return Status{}, err
+		}
+		v, err := parse(e)
+		if err != nil {
+			return Status{}, err
+		}
+		v, err = change(ctx, sh, name, v, vouch{node: node, by: by, reason: reason, at: time.Now().UTC()})
+		if errors.Is(err, errLost) {
+			if v.rec.Confirmed != nil && v.rec.Confirmed.By == by {
+				return statusOf(v), nil
+			}
+			continue // a device's answer was written meanwhile
+		}
+		return statusOf(v), err
+	}
+}
