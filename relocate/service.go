@@ -2,9 +2,19 @@ package relocate
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"hash/maphash"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
+	"go.uber.org/zap"
+
+	"natsfabric/channels"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 	"natsfabric/outcome"
 )
 
@@ -12,58 +22,343 @@ import (
 //
 // Concurrency: all methods may be called from any goroutine.
 type Service struct {
-	cfg Config
+	cfg  Config
+	log  *zap.Logger
+	seed maphash.Seed
+
+	inbox      *kvlocation.RelayInbox
+	departures units[*departure]
+	arrivals   units[*arrival]
+	slots      chan struct{} // one for each unit that leaves
+	fetching   budget
+	stats      stats
+	host       host
+	watch      watchers
+
+	ctx       context.Context // of everything under way; ends when Close is out of patience
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
+	startMu   sync.Mutex // orders wg.Add before Close's wg.Wait
+	closing   bool
+	closeOnce sync.Once
+	closed    chan struct{}
+	closeErr  error
 }
 
-// New returns a Service and subscribes to what sources and targets ask of it. The error names the field of cfg that is wrong, or says why nothing
-// could be subscribed.
+// stats counts since the start.
+type stats struct {
+	arrived, departed, failed atomic.Uint64
+	objects                   atomic.Int64
+	bytes                     atomic.Int64
+}
+
+// New returns a Service, subscribes to what sources and targets ask of it, and opens the standing consumer of what is handed to this node. The error names
+// the field of cfg that is wrong, or says why nothing could be subscribed.
 func New(cfg Config) (*Service, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("relocate: %w", err)
 	}
-	return &Service{cfg: cfg}, nil
+	s := &Service{cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), closed: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.slots = make(chan struct{}, cfg.Concurrency)
+	s.departures.most, s.arrivals.most = MaxConcurrency, MaxArriving
+	s.fetching.init(maxFetching)
+	s.watch.init()
+	ctx, cancel := context.WithTimeout(s.ctx, listenTimeout)
+	defer cancel()
+	var err error
+	if s.inbox, err = cfg.Store.OpenRelay(ctx, cfg.RID, cfg.Lifecycle, s.takePart); err != nil {
+		s.cancel()
+		return nil, fmt.Errorf("relocate: %w", err)
+	}
+	if err := cfg.Router.Listen(ctx, channels.Service{Name: serviceName, Handle: s.handle}); err != nil {
+		s.cancel()
+		s.inbox.Close()
+		return nil, fmt.Errorf("relocate: %w", err)
+	}
+	return s, nil
 }
 
-// Move moves one unit of this node: an Actor, or a Spot (with its members, if the Spot is SpotWide). generation names its
-// incarnation, 0 whatever is here. toRID names the target; empty lets this node choose one.
+const (
+	// listenTimeout bounds the subscribing.
+	listenTimeout = 10 * time.Second
+	// linger is how long a target remembers a move that ended, so that its source hears why.
+	linger = 15 * time.Second
+)
+
+// owner is this process run under its present lease generation.
+func (s *Service) owner() kvlocation.Owner {
+	return kvlocation.Owner{RID: s.cfg.RID, Lifecycle: s.cfg.Lifecycle, Lease: s.cfg.Lease.Generation()}
+}
+
+// Consumer is the name of the standing consumer on the NATS server. It changes when the consumer is made again.
+func (s *Service) Consumer() string { return s.inbox.Consumer() }
+
+// Move moves one unit of this node: an Actor, or a Spot (with its members, if it is SpotWide). generation names its incarnation, 0
+// whatever is here. toRID names the target, whose maintenance wave and application version then do not matter; empty lets this
+// node choose another one that serves, hosts the type, has this node's application version and another wave.
+//
+// A nil error means that the target owns the object and serves it. Errors are *outcome.Error: NotAccepted when the object
+// stays where it is, Unknown when it was given up and the target has not said that it took it; ReasonOf tells the reason, whose Text is for people. When
+// ctx ends before the boundary the move is given up; behind it Move goes on, for Config.UnitTimeout at most.
 func (s *Service) Move(ctx context.Context, key kvlocation.ObjectKey, generation uint64, toRID string) (Moved, error) {
-	return Moved{}, outcome.New("move", outcome.Unavailable, outcome.NotAccepted, key.String(), "")
+	return s.move(ctx, key, generation, wish{rid: toRID, version: s.cfg.AppVersion, wave: s.cfg.Wave})
 }
 
-// Host moves every unit of this node.
-func (s *Service) Host(ctx context.Context, mode Mode) (Result, error) { return Result{}, nil }
-
-// Progress is how far the moves of this node are.
-type Progress struct {
-	// Running: a Host is under way, in Mode.
-	Running bool `json:"running"`
-	Mode    Mode `json:"mode,omitzero"`
-	// Total is how many units the Host has found so far, Moved, Kept and Moving what became of them.
-	Total  int `json:"total"`
-	Moved  int `json:"moved"`
-	Kept   int `json:"kept"`
-	Moving int `json:"moving"`
-	// Objects and Bytes are how many objects have moved, and the bytes of their captured state.
-	Objects int   `json:"objects"`
-	Bytes   int64 `json:"bytes"`
-	// Arriving is how many units are coming to this node, Arrived how many have come since it started, and Departed and Failed how many of its own moves have
-	// ended well or not.
-	Arriving int    `json:"arriving"`
-	Arrived  uint64 `json:"arrived"`
-	Departed uint64 `json:"departed"`
-	Failed   uint64 `json:"failed"`
+func (s *Service) move(ctx context.Context, key kvlocation.ObjectKey, generation uint64, w wish) (Moved, error) {
+	if !s.begin() {
+		return Moved{}, moveError(key, outcome.NotAccepted, "", errClosing)
+	}
+	defer s.wg.Done()
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return Moved{}, moveError(key, outcome.NotAccepted, "other units are under way", context.Cause(ctx))
+	case <-s.ctx.Done():
+		return Moved{}, moveError(key, outcome.NotAccepted, "", errClosing)
+	}
+	s.changed()
+	defer s.changed()
+	m, err := s.moveNow(ctx, key, generation, w)
+	if err != nil {
+		s.stats.failed.Add(1)
+		return m, err
+	}
+	s.stats.departed.Add(1)
+	s.stats.objects.Add(int64(m.Objects))
+	s.stats.bytes.Add(int64(m.Bytes))
+	return m, nil
 }
 
-// Progress returns how far the moves are.
-func (s *Service) Progress() Progress { return Progress{} }
-
-// Watch sends the progress whenever it has changed, at most ten times a second, until ctx ends or the Service is closed; then the channel is closed.
-func (s *Service) Watch(ctx context.Context) <-chan Progress {
-	c := make(chan Progress)
-	close(c)
-	return c
+func (s *Service) moveNow(ctx context.Context, key kvlocation.ObjectKey, generation uint64, w wish) (Moved, error) {
+	if err := s.cfg.Lease.Admit(); err != nil {
+		return Moved{}, moveError(key, outcome.NotAccepted, "", &failure{RuntimeNotReady, err})
+	}
+	begun := time.Now()
+	dep, err := s.cfg.Objects.Depart(ctx, key, generation)
+	if err != nil {
+		return Moved{}, moveError(key, outcome.NotAccepted, "", err)
+	}
+	u := dep.Unit()
+	t, op, err := s.reserve(ctx, &u, w)
+	if err != nil {
+		dep.Abort(err)
+		return Moved{}, moveError(key, outcome.NotAccepted, "it stays where it is", err)
+	}
+	return s.depart(ctx, dep, t, op, begun)
 }
 
-// Close gives up what has not passed its boundary, waits for the rest for as long as ctx allows, and ends the Service. It may be called any number of
-// times.
-func (s *Service) Close(ctx context.Context) error { return nil }
+// ask puts one question to the other side.
+func (s *Service) ask(ctx context.Context, to kvlocation.Owner, verb, op string, key kvlocation.ObjectKey, body any, timeout time.Duration) (answer, error) {
+	var (
+		data []byte
+		a    answer
+		err  error
+	)
+	if body != nil {
+		if data, err = json.Marshal(body); err != nil {
+			return a, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	r, err := s.cfg.Router.CallRun(ctx, &channels.RunCall{
+		Op: "move: " + verb, Target: key.String(), RID: to.RID, Lifecycle: to.Lifecycle,
+		Subject: s.cfg.Router.RunSubject(to.RID, to.Lifecycle, serviceName, verb+"."+op), Data: data,
+	})
+	if err != nil {
+		return a, err
+	}
+	if err := json.Unmarshal(r.Data, &a); err != nil || a.V != version {
+		return a, outcome.Wrap("move: "+verb, outcome.ProtocolError, outcome.Accepted, key.String(), "node "+to.RID+" gives an answer that cannot be read", err)
+	}
+	return a, nil
+}
+
+// cancelAt tells a target that nothing follows. It does not wait: the reservation expires anyway.
+func (s *Service) cancelAt(to kvlocation.Owner, op string) {
+	s.background(func(ctx context.Context) {
+		if _, err := s.ask(ctx, to, verbCancel, op, kvlocation.ObjectKey{}, nil, askTimeout); err != nil {
+			s.log.Debug("a target was not told that a move is given up", zap.String("move", op), zap.Error(err))
+		}
+	})
+}
+
+// background runs f beside what goes on; its context ends with the Service.
+func (s *Service) background(f func(ctx context.Context)) {
+	if !s.begin() {
+		return
+	}
+	go func() {
+		defer s.wg.Done()
+		f(s.ctx)
+	}()
+}
+
+// begin holds Close back until wg.Done; it reports false once the Service closes.
+func (s *Service) begin() bool {
+	s.startMu.Lock()
+	defer s.startMu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.wg.Add(1)
+	return true
+}
+
+// takePart takes one part from the relay. It does not block.
+func (s *Service) takePart(p kvlocation.RelayPart) {
+	if a, ok := s.arrivals.get(p.Op); ok {
+		a.take(p)
+	}
+}
+
+// handle takes one message of another node. It does not block.
+func (s *Service) handle(in *channels.Inbound) {
+	verb, op, _ := strings.Cut(in.Tail(), ".")
+	switch verb {
+	case verbReserve:
+		reply(in, s.takeReservation(op, in.Data()))
+	case verbReady:
+		if a, ok := s.arrivals.get(op); ok {
+			a.await(in)
+			return
+		}
+		reply(in, answer{V: version, Reason: RelocationFailed, Detail: "node " + s.cfg.RID + " does not know the move (any more)"})
+	case verbCancel:
+		if a, ok := s.arrivals.get(op); ok {
+			a.post(event{kind: evCancel})
+		}
+		reply(in, answer{V: version})
+	case verbCommitted:
+		var n notice
+		if err := json.Unmarshal(in.Data(), &n); err != nil || n.V != version {
+			in.Refuse(outcome.ProtocolError, "the notice cannot be read", nil)
+			return
+		}
+		if d, ok := s.departures.get(op); ok {
+			d.committed(n, in)
+			return
+		}
+		reply(in, answer{V: version}) // it has come to its end already
+	default:
+		in.Refuse(outcome.ProtocolError, fmt.Sprintf("node %s knows no verb %.80q", s.cfg.RID, verb), nil)
+	}
+}
+
+func reply(in *channels.Inbound, a answer) {
+	data, err := json.Marshal(a)
+	if err != nil {
+		in.Fail(err)
+		return
+	}
+	in.Reply(data, nil)
+}
+
+// takeReservation keeps a place for a unit, or says why not.
+func (s *Service) takeReservation(op string, data []byte) answer {
+	no := func(r Reason, format string, args ...any) answer {
+		return answer{V: version, Reason: r, Detail: short(fmt.Sprintf(format, args...))}
+	}
+	var r reservation
+	switch err := json.Unmarshal(data, &r); {
+	case err != nil:
+		return no(RelocationFailed, "the reservation cannot be read: %v", err)
+	case r.V != version:
+		return no(RelocationFailed, "the reservation has version %d, this node knows %d", r.V, version)
+	case !r.Named && r.Version != s.cfg.AppVersion:
+		return no(TargetUnavailable, "the application version is %q, not %q", s.cfg.AppVersion, r.Version)
+	case !r.Named && r.Wave != "" && r.Wave == s.cfg.Wave:
+		return no(TargetUnavailable, "the maintenance wave is %q too", s.cfg.Wave)
+	case r.Source.RID == s.cfg.RID || r.Source.Lifecycle == 0:
+		return no(RelocationFailed, "the source is %s", r.Source)
+	}
+	if a, ok := s.arrivals.get(op); ok { // the question came twice
+		return answer{V: version, Lease: a.rec.target.Lease}
+	}
+	hold := time.Duration(min(max(r.Millis, 1000), (MaxUnitTimeout+reservationSlack).Milliseconds())) * time.Millisecond
+	r.Millis = hold.Milliseconds()
+	arr, err := s.cfg.Objects.Expect(r.Unit, op, time.Now().Add(hold+reservationSlack))
+	if err != nil {
+		reason := reasonFor(err)
+		if reason == RelocationFailed || reason == RelocationDisabled {
+			reason = TargetUnavailable
+		}
+		return no(reason, "%v", err)
+	}
+	if !s.begin() {
+		arr.Abort(errClosing)
+		return no(TargetUnavailable, "node %s takes no units any more", s.cfg.RID)
+	}
+	a := &arrival{runner: newRunner(s, op, r.Unit.Key.String(), newTarget()), arr: arr, res: r}
+	a.rec = record{s: s, op: op, key: r.Unit.Key, generation: r.Unit.Generation, ownerGeneration: r.Unit.OwnerGeneration, source: r.Source, target: s.owner()}
+	if !s.arrivals.add(op, a) {
+		s.wg.Done()
+		arr.Abort(errClosing)
+		return no(TargetUnavailable, "%d units are on their way to this node already", MaxArriving)
+	}
+	go func() {
+		defer s.wg.Done()
+		s.changed()
+		s.arrive(a)
+		s.arrivals.over()
+		s.changed()
+		time.AfterFunc(linger, func() { s.arrivals.forget(op) })
+	}()
+	return answer{V: version, Lease: a.rec.target.Lease}
+}
+
+// Close gives up what has not passed its boundary, waits for the rest for as long as ctx allows, and ends the Service. What is cut off then is decided
+// by the records, and by the other side. It may be called any number of times: later calls wait for the first one.
+func (s *Service) Close(ctx context.Context) error {
+	s.closeOnce.Do(func() {
+		defer close(s.closed)
+		s.closeErr = s.close(ctx)
+	})
+	<-s.closed
+	return s.closeErr
+}
+
+func (s *Service) close(ctx context.Context) error {
+	s.startMu.Lock()
+	s.closing = true
+	s.startMu.Unlock()
+	s.departures.each(func(d *departure) {
+		d.fail(errClosing)
+		d.post(event{kind: evGiveUp})
+	})
+	s.arrivals.each(func(a *arrival) { a.post(event{kind: evGiveUp}) })
+	done := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(done)
+	}()
+	var err error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = fmt.Errorf("relocate: %d units that leave and %d that come were cut off: %w", s.departures.count(), s.arrivals.count(), context.Cause(ctx))
+	}
+	s.cancel()
+	<-done
+	s.cfg.Router.Mute(serviceName)
+	s.inbox.Close()
+	s.watch.close()
+	return err
+}
+
+// short cuts a text for people to 500 bytes.
+func short(s string) string {
+	const most = 500
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
+}
+
+// MoveUnit is Move as package objects calls it, for an Actor that joins a Spot elsewhere.
+func (s *Service) MoveUnit(ctx context.Context, key kvlocation.ObjectKey, generation uint64, toRID string) error {
+	_, err := s.Move(ctx, key, generation, toRID)
+	return err
+}

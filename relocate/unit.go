@@ -219,7 +219,6 @@ const (
 	doDrop                          // T: drop the instance and the temporary queue
 	doOpen                          // T: run work, the held messages up to h, what waits; normal dispatch: evOpened or evOpenFailed
 	doNotify                        // T: tell S h: evAcked
-	doSweep                         // T: clear the relay
 )
 
 // action is one thing that a side has to do.
@@ -315,7 +314,7 @@ var (
 	actionNames = map[actionKind]string{
 		doWrite: "write", doResolve: "resolve", doRead: "read", doSeal: "seal", doHand: "hand", doCancel: "cancel", doFree: "free",
 		doCutover: "cutover", doKeep: "keep", doFinish: "finish", doForsake: "forsake", doLose: "lose", doLoad: "load", doReady: "say-ready",
-		doFail: "say-failed", doDrop: "drop", doOpen: "open", doNotify: "notify", doSweep: "sweep",
+		doFail: "say-failed", doDrop: "drop", doOpen: "open", doNotify: "notify",
 	}
 )
 

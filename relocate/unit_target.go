@@ -58,11 +58,11 @@ func stepTarget(u unit, e event) (unit, []action, error) {
 		case evAcked:
 			return u.to(dstClearing), write(wrClear), nil
 		case evGiveUp: // S is gone: the move stays in the record until the next one
-			return u.to(dstDone), do(doSweep), nil
+			return u.to(dstDone), nil, nil
 		}
 	case dstClearing:
 		if e.kind == evWrote { // a move that stays in the record harms nobody
-			return u.to(dstDone), do(doSweep), nil
+			return u.to(dstDone), nil, nil
 		}
 	}
 	return u, nil, nil

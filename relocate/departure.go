@@ -1,0 +1,436 @@
+package relocate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"natsfabric/channels"
+	"natsfabric/kvlocation"
+	"natsfabric/objects"
+	"natsfabric/outcome"
+)
+
+const (
+	// maxHeld and maxHeldBytes bound what of the hold is published; they are those of the hold itself.
+	maxHeld      = 1024
+	maxHeldBytes = 16 << 20
+	// askTimeout bounds one question to the other side that is answered at once, readyTimeout the long one.
+	askTimeout   = 2 * time.Second
+	readyTimeout = 10 * time.Second
+	// firstLook is when a source that has heard nothing of the commit asks the store, and lookEvery how often from then on.
+	firstLook = Fallback + 250*time.Millisecond
+	lookEvery = time.Second
+)
+
+// departure is the source's side of one move.
+type departure struct {
+	*runner
+	rec  record
+	dep  *objects.Departure
+	unit objects.Unit
+	to   handover
+	ttl  time.Duration
+
+	sealing context.CancelFunc // ends a seal or capture that runs
+
+	mu     sync.Mutex
+	failed error // the first thing that went wrong
+	// notices are T's that were not answered yet; over: this side has come to its end. ogen is T's owner generation, as it says, and fallback that it
+	// committed without the marker.
+	notices  []*channels.Inbound
+	over     bool
+	ogen     uint64
+	fallback bool
+
+	// The rest belongs to the unit's goroutine, and to what it has begun.
+	cargo  []byte
+	head   manifest
+	bulk   bool
+	handed bool
+	moved  Moved
+	marks  map[state]time.Time // when a state was entered
+	sealed time.Time
+}
+
+// handover names what goes through the relay.
+type handover = kvlocation.Handover
+
+// fail keeps the first cause.
+func (d *departure) fail(err error) {
+	if err == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failed == nil {
+		d.failed = err
+	}
+}
+
+func (d *departure) cause() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failed
+}
+
+// depart carries a unit to a target that has agreed to take it, to the end. A ctx that ends gives the move up, as long as that is
+// possible.
+func (s *Service) depart(ctx context.Context, dep *objects.Departure, t target, op string, begun time.Time) (Moved, error) {
+	u := dep.Unit()
+	d := &departure{
+		runner: newRunner(s, op, u.Key.String(), newSource()), dep: dep, unit: u,
+		to:    handover{From: s.cfg.RID, RID: t.owner.RID, Lifecycle: t.owner.Lifecycle, Op: op},
+		ttl:   (s.cfg.UnitTimeout + s.cfg.FollowTime).Truncate(time.Second) + time.Second,
+		marks: map[state]time.Time{srcReserving: begun},
+	}
+	d.ttl = min(d.ttl, kvlocation.MaxRelayTTL)
+	d.rec = record{s: s, op: op, key: u.Key, generation: u.Generation, ownerGeneration: u.OwnerGeneration, source: s.owner(), target: t.owner}
+	d.moved = Moved{Key: u.Key, Op: op, From: s.owner(), To: t.owner, Generation: u.Generation, OwnerGeneration: u.OwnerGeneration + 1}
+	d.runner.do, d.runner.entered = d.act, d.enter
+	var err error
+	if d.rec.at, err = dep.Entry(ctx); err != nil {
+		s.cancelAt(t.owner, op)
+		dep.Abort(err)
+		return d.moved, d.result(srcKept, err)
+	}
+	if !s.departures.add(op, d) {
+		s.cancelAt(t.owner, op)
+		dep.Abort(errClosing)
+		return d.moved, d.result(srcKept, errClosing)
+	}
+	defer s.departures.remove(op)
+	stop := context.AfterFunc(ctx, func() {
+		d.fail(context.Cause(ctx))
+		d.post(event{kind: evGiveUp})
+	})
+	defer stop()
+	d.after(s.cfg.UnitTimeout-time.Since(begun), evGiveUp)
+	d.post(event{kind: evReserved})
+	if !d.run() {
+		d.fail(errClosing)
+		if d.runner.unit.state == srcPassed || d.runner.unit.state == srcParting {
+			dep.Fail(d.cause())
+		}
+	} else {
+		d.acknowledge()
+	}
+	d.sweep()
+	return d.moved, d.result(d.runner.unit.state, d.cause())
+}
+
+// enter notes when a state is entered, and sets the times that belong to it.
+func (d *departure) enter(from, to state) {
+	now := time.Now()
+	d.marks[to] = now
+	switch to {
+	case srcPassed:
+		// What was given up before counts no more: T has its own time to commit in.
+		d.after(d.s.cfg.UnitTimeout, evGiveUp)
+		d.after(firstLook, evTick)
+	case srcAborting:
+		if from == srcSealing {
+			d.sealing()
+		}
+		if d.cause() == nil {
+			d.fail(errDeadline(from))
+		}
+	}
+}
+
+// errDeadline says where a move was when its time was over.
+func errDeadline(at state) error {
+	what := map[state]string{
+		srcPreparing: "while the store was asked", srcSealing: "a handler, or Capture, did not return",
+		srcHanding: "the target did not say that it was ready", srcAccepting: "while the store was asked",
+	}[at]
+	return fmt.Errorf("%w: %s", errUnitTimeout, what)
+}
+
+// act does what step says.
+func (d *departure) act(a action) {
+	switch a.kind {
+	case doWrite, doResolve:
+		again := a.kind == doResolve
+		d.spawn(func(ctx context.Context) {
+			e := d.rec.write(ctx, a.verb, again, nil)
+			if e.fate == refused || e.fate == notApplied {
+				d.fail(d.rec.why)
+			}
+			if ctx.Err() == nil {
+				d.post(e)
+			}
+		})
+	case doRead:
+		now := d.runner.unit.state == srcParting
+		d.spawn(func(ctx context.Context) {
+			e, _ := d.rec.read(ctx, now)
+			d.post(e)
+			d.after(lookEvery, evTick)
+		})
+	case doSeal:
+		d.seal()
+	case doHand:
+		d.handed = true
+		d.spawn(d.hand)
+	case doCancel:
+		d.s.cancelAt(d.rec.target, d.op)
+	case doFree:
+		d.dep.Accepted()
+	case doCutover:
+		d.spawn(d.cutover)
+	case doKeep:
+		d.dep.Abort(d.cause())
+	case doFinish:
+		d.finish(a.h)
+	case doForsake:
+		if d.cause() == nil {
+			d.fail(errTargetGone)
+		}
+		d.dep.Fail(d.cause())
+	case doLose:
+		d.lose()
+	}
+}
+
+// seal lets the turns end and captures.
+func (d *departure) seal() {
+	ctx, cancel := context.WithCancel(d.s.ctx)
+	d.sealing = cancel
+	d.spawn(func(context.Context) {
+		defer cancel()
+		begun := time.Now()
+		err := d.dep.Seal(ctx)
+		d.sealed = time.Now()
+		var cargo *objects.Cargo
+		if err == nil {
+			cargo, err = d.dep.Capture(ctx)
+		}
+		if err == nil {
+			d.cargo, err = cargo.MarshalBinary()
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				d.fail(err)
+			}
+			d.post(event{kind: evCaptureFailed})
+			return
+		}
+		d.head = manifest{V: version, Size: len(d.cargo), Sum: checksum(d.cargo)}
+		d.head.Bytes, d.head.Work, d.head.Timers, d.head.Objects = cargo.Counts()
+		d.moved.Objects, d.moved.Bytes, d.moved.Work = d.head.Objects, d.head.Bytes, d.head.Work
+		d.moved.Phases.Seal, d.moved.Phases.Capture = d.sealed.Sub(begun), time.Since(d.sealed)
+		d.post(event{kind: evCaptured})
+	})
+}
+
+// maxInline is how many bytes of a cargo go through the target's consumer; more is fetched beside it, so that one large unit does not
+// stand before a small one.
+const maxInline = 128 << 10
+
+// hand relays what was captured and asks for relay-ready.
+func (d *departure) hand(ctx context.Context) {
+	d.head.Prepared = d.rec.at.Revision
+	inline := d.cargo
+	if len(inline) > min(maxInline, d.s.cfg.Store.MaxSpill()/2) {
+		d.bulk = true
+		ref, err := d.s.cfg.Store.RelayBulk(ctx, d.to, d.cargo, d.ttl)
+		if err != nil {
+			d.giveUp(err)
+			return
+		}
+		d.head.Bulk, inline = &ref, nil
+	}
+	part, err := encodeCargo(d.head, inline)
+	if err != nil {
+		d.giveUp(err)
+		return
+	}
+	r := d.s.cfg.Store.Relay(ctx, d.to, partCargo, part, d.ttl)
+	d.cargo = nil
+	d.spawn(func(ctx context.Context) {
+		if _, err := r.Wait(ctx); err != nil && ctx.Err() == nil {
+			d.giveUp(err)
+		}
+	})
+	d.askReady(ctx)
+}
+
+// giveUp says that the move has failed.
+func (d *departure) giveUp(err error) {
+	d.fail(err)
+	d.post(event{kind: evFailed})
+}
+
+// askReady asks T until it says that it is ready or has failed. What is not answered is asked again.
+func (d *departure) askReady(ctx context.Context) {
+	for nobody := 0; ctx.Err() == nil; {
+		begun := time.Now()
+		a, err := d.s.ask(ctx, d.rec.target, verbReady, d.op, d.unit.Key, nil, readyTimeout)
+		switch {
+		case err == nil && a.Reason == "":
+			d.post(event{kind: evReady})
+			return
+		case err == nil:
+			d.giveUp(a.failure())
+			return
+		case channels.IsNobody(err):
+			if nobody++; nobody == maxNobody {
+				d.giveUp(err)
+				return
+			}
+		}
+		if pause := lookEvery/4 - time.Since(begun); pause > 0 {
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// maxNobody is how many questions that nobody listens for make T gone.
+const maxNobody = 4
+
+// cutover publishes what is held, numbered, and the marker.
+func (d *departure) cutover(ctx context.Context) {
+	held := d.dep.Held(maxHeld, maxHeldBytes)
+	most := d.s.cfg.Store.MaxSpill()
+	var last uint64
+	for _, h := range held {
+		data, err := h.MarshalBinary()
+		if err != nil || len(data) > most {
+			break // T's prefix ends before it, so that it goes to T on its own afterwards
+		}
+		d.s.cfg.Store.Relay(ctx, d.to, fmt.Sprintf("%s%d", partHeld, h.Number()), data, d.ttl)
+		last = h.Number()
+	}
+	m := marker{V: version, Revision: d.rec.at.Revision, Held: last}
+	var err error
+	if m.Record, err = d.rec.at.Record.MarshalJSON(); err == nil {
+		var data []byte
+		if data, err = json.Marshal(m); err == nil {
+			d.s.cfg.Store.Relay(ctx, d.to, partCut, data, d.ttl)
+		}
+	}
+	if err != nil { // T goes on after its fallback
+		d.s.log.Error("the cutover marker cannot be written", zap.String("object", d.name), zap.Error(err))
+	}
+}
+
+// finish sends the rest of the hold to T and lets the objects follow.
+func (d *departure) finish(h uint64) {
+	d.moved.Held = h
+	d.mu.Lock()
+	if d.ogen != 0 {
+		d.moved.OwnerGeneration = d.ogen
+	}
+	d.moved.Fallback = d.fallback
+	d.mu.Unlock()
+	now := time.Now()
+	p := &d.moved.Phases
+	p.Reserve = d.between(srcReserving, srcPreparing)
+	p.Prepare = d.between(srcPreparing, srcSealing)
+	p.Restore = d.between(srcHanding, srcAccepting)
+	p.Accept = d.between(srcAccepting, srcPassed)
+	if at, ok := d.marks[srcPassed]; ok {
+		p.Commit = now.Sub(at)
+	}
+	p.Blackout = now.Sub(d.sealed)
+	d.dep.Finish(h, d.rec.target, d.moved.OwnerGeneration, d.s.cfg.FollowTime)
+}
+
+func (d *departure) between(from, to state) time.Duration {
+	a, b := d.marks[from], d.marks[to]
+	if a.IsZero() || b.IsZero() {
+		return 0
+	}
+	return b.Sub(a)
+}
+
+// lose ends the object here: it was released.
+func (d *departure) lose() {
+	if d.handed {
+		d.dep.Accepted()
+		d.dep.Fail(d.cause())
+		return
+	}
+	d.dep.Abort(d.cause())
+}
+
+// sweep clears what was relayed, once nobody needs it: T has committed, or will not. Else it goes by its TTL.
+func (d *departure) sweep() {
+	switch d.runner.unit.state {
+	case srcDone, srcKept, srcLost:
+		if !d.handed {
+			return
+		}
+	default:
+		return
+	}
+	d.s.background(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+		defer cancel()
+		if err := d.s.cfg.Store.ClearRelay(ctx, d.to, d.bulk); err != nil {
+			d.s.log.Debug("what was relayed goes by its TTL", zap.String("move", d.op), zap.Error(err))
+		}
+	})
+}
+
+// sweepTimeout bounds the clearing of the relay, and of the record's move.
+const sweepTimeout = 10 * time.Second
+
+// result is what the caller of a move hears.
+func (d *departure) result(end state, cause error) error {
+	if end == srcDone {
+		return nil
+	}
+	acc := outcome.NotAccepted
+	detail := "it stays where it is"
+	switch end {
+	case srcKept:
+	case srcLost:
+		detail = "its record was released meanwhile"
+	default:
+		acc, detail = outcome.Unknown, "it was given up to node "+d.rec.target.RID+", which has not said that it took it"
+	}
+	if cause == nil {
+		cause = errors.New("the move was given up")
+	}
+	return moveError(d.unit.Key, acc, detail, cause)
+}
+
+// committed takes T's notice. It is answered when this side has come to its end: then T may clear the record.
+func (d *departure) committed(n notice, in *channels.Inbound) {
+	d.mu.Lock()
+	d.ogen, d.fallback = n.OwnerGeneration, n.Fallback
+	over := d.over
+	if !over {
+		if len(d.notices) == maxWaiting {
+			d.notices = d.notices[1:]
+		}
+		d.notices = append(d.notices, in)
+	}
+	d.mu.Unlock()
+	if over {
+		reply(in, answer{V: version})
+		return
+	}
+	d.post(event{kind: evCommitted, h: n.H})
+}
+
+// acknowledge answers T's notices.
+func (d *departure) acknowledge() {
+	d.mu.Lock()
+	notices := d.notices
+	d.notices, d.over = nil, true
+	d.mu.Unlock()
+	for _, in := range notices {
+		reply(in, answer{V: version})
+	}
+}
