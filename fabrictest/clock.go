@@ -22,6 +22,18 @@ func WithClocks(ahead ...time.Duration) Option {
 	return func(s *settings) { s.clocks = ahead }
 }
 
+// BuildWithClock is BuildBinary for a program with another time.Now, as the
+// servers of WithClocks have it. ClockAhead says how far its clock is ahead.
+func BuildWithClock(t testing.TB, pkg string) string {
+	t.Helper()
+	return BuildBinary(t, pkg, clockFlags(t)...)
+}
+
+// ClockAhead is the environment variable, NAME=value, that makes the wall clock
+// of a program that BuildWithClock has built go ahead of the machine's, or
+// behind it when negative.
+func ClockAhead(d time.Duration) string { return fmt.Sprintf("%s=%d", clockVariable, d) }
+
 // clockAhead is the offset of the i-th server.
 func (s *settings) clockAhead(i int) time.Duration {
 	if i < len(s.clocks) {
