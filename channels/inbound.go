@@ -69,7 +69,10 @@ func (in *Inbound) Sender() (Sender, bool) { return senderOf(in.msg.Reply) }
 // Accept says that the service has taken the message: it sends the acceptance notice if the caller asked for one. It
 // must be called before anybody can see the work, so that the notice is true and comes before the reply. A second call
 // does nothing.
-func (in *Inbound) Accept() {
+func (in *Inbound) Accept() { in.AcceptWith(nil) }
+
+// AcceptWith is Accept with headers in the notice.
+func (in *Inbound) AcceptWith(h nats.Header) {
 	if in.accepted {
 		return
 	}
@@ -77,7 +80,11 @@ func (in *Inbound) Accept() {
 	if in.blob.Flags&wire.FlagNotice == 0 {
 		return
 	}
-	in.s.r.notice(in.msg.Reply)
+	if len(h) == 0 {
+		in.s.r.notice(in.msg.Reply)
+	} else {
+		in.s.r.Notice(in.msg.Reply, h)
+	}
 	in.s.stats.notices.Add(1)
 }
 

@@ -2,6 +2,7 @@ package channels
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -108,4 +109,16 @@ func SenderOf(replyTo string) (s Sender, ok bool) { return senderOf(replyTo) }
 func Asked(replyTo string) (oneway, notice bool, deadline time.Time) {
 	blob, _ := wire.ParseReply(replyTo)
 	return oneWay(replyTo, blob), blob.Flags&wire.FlagNotice != 0, blob.Deadline
+}
+
+// AnswerRefusal is AnswerError with headers beside the error's own.
+func (r *Router) AnswerRefusal(replyTo string, err error, extra nats.Header) error {
+	if replyTo == "" {
+		return nil
+	}
+	e := asOutcome(err)
+	h := nats.Header(e.Headers(e.Acceptance))
+	h[wire.HeaderFrom] = []string{r.cfg.RID}
+	maps.Copy(h, extra)
+	return r.nc.PublishMsg(&nats.Msg{Subject: replyTo, Header: h})
 }

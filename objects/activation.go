@@ -102,6 +102,17 @@ type routed struct {
 	*channels.Inbound
 	s   *Service
 	key kvlocation.ObjectKey
+	// followed: it was sent on by the object's earlier owner, so the notice of its acceptance tells the place too.
+	followed bool
+}
+
+// Accept sends the acceptance notice, if one is asked for.
+func (r *routed) Accept() {
+	if r.followed {
+		r.Inbound.AcceptWith(r.s.withPlace(nil, r.key))
+		return
+	}
+	r.Inbound.Accept()
 }
 
 // Reply answers and tells the place.

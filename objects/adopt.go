@@ -88,8 +88,8 @@ func (s *Service) ownEntry(ctx context.Context, o *object) (kvlocation.Entry, er
 // tell.
 func (s *Service) present(ctx context.Context, key kvlocation.ObjectKey) (*object, error) {
 	o := s.rt.find(key.Kind, key.ID)
-	if o == nil || isEntry(key) || o.isCreating() || s.adopted(o) {
-		return o, nil
+	if o == nil || isEntry(key) || o.isCreating() || s.adopted(o) || o.is() == objectSealed {
+		return o, nil // whoever moves or closes it finds out what becomes of it
 	}
 	if w, ok := wideOf(o); ok {
 		return s.presentMember(ctx, o, w)
@@ -112,7 +112,7 @@ func (s *Service) owns(e kvlocation.Entry, o *object) bool {
 	if ref, ok := e.Record.Reference(); ok {
 		return e.Generation() == o.generation.Load() && s.ownsMember(ref, o)
 	}
-	return e.Phase() == kvlocation.PhaseReady && e.Record.Owner.Is(s.cfg.RID, s.cfg.Lifecycle) &&
+	return (e.Phase() == kvlocation.PhaseReady || e.Preparing()) && e.Record.Owner.Is(s.cfg.RID, s.cfg.Lifecycle) &&
 		e.Generation() == o.generation.Load() && e.Record.OwnerGeneration == o.ownerGeneration.Load()
 }
 

@@ -2,9 +2,13 @@ package objects
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"time"
 
-	"natsfabric/kvlocation"
+	"go.uber.org/zap"
+
 	"natsfabric/outcome"
 )
 
@@ -13,37 +17,208 @@ import (
 //
 // Concurrency: all methods may be called from any goroutine.
 type Arrival struct {
-	s    *Service
-	unit Unit
+	s      *Service
+	unit   Unit
+	op     string
+	follow *followedMove // this node's own, of the unit's last move; it pauses
+	expiry *time.Timer
+	done   chan struct{}
+	ctx    context.Context // of Load; ends with Abort
+	cancel context.CancelFunc
+
+	step  sync.Mutex // held by Load, Open and Abort while they run
+	slots map[*regType]int
+	began time.Time // of Load
+	parts []*arriving
+
+	mu     sync.Mutex
+	phase  arrivePhase
+	fed    map[uint64]Held
+	bytes  int
+	prefix uint64
 }
 
-// Expect reserves for a unit until the given moment: slots for its objects, and this node's own message follow of them
-// stops, until the arrival is aborted. Errors are *outcome.Error, Unavailable and NotAccepted: ErrUnknownType, ErrNoSlot,
-// ErrMoveDisabled (InvalidOperation) when the type here has another policy, ErrMoving when the object is here or
-// arriving.
+// arrivePhase is how far an arrival has come.
+type arrivePhase uint8
+
+const (
+	arriveExpected arrivePhase = iota // Next: loading, over
+	arriveLoading                     // Next: loaded, over
+	arriveLoaded                      // Next: over (open, abort)
+	arriveOver
+)
+
+// arriving is one object of an arrival.
+type arriving struct {
+	o     *object
+	inst  Object
+	cargo *cargoObject
+}
+
+// Expect reserves for a unit until the given moment, or until Load begins: slots for its objects, and this node's own message
+// follow of the unit pauses until the arrival is aborted. op is the move's operation ID. Errors are *outcome.Error with
+// NotAccepted, Unavailable but where said: ErrUnknownType (NotConfigured), ErrMoveDisabled and ErrPolicy (InvalidOperation)
+// when the type here says something else than at the source, ErrNoSlot, ErrMoving when the object is here or arrives
+// already.
 func (s *Service) Expect(u Unit, op string, until time.Time) (*Arrival, error) {
-	return nil, outcome.New("move", outcome.Unavailable, outcome.NotAccepted, u.Key.String(), "")
+	fail := func(kind outcome.Kind, detail string, cause error) (*Arrival, error) {
+		return nil, outcome.Wrap("move", kind, outcome.NotAccepted, u.Key.String(), detail, cause)
+	}
+	if err := s.admit(); err != nil {
+		return nil, err
+	}
+	switch {
+	case s.rt.draining.Load():
+		return fail(outcome.Unavailable, "node "+s.cfg.RID+" is shutting down", nil)
+	case s.closedToNew.Load():
+		return fail(outcome.Unavailable, "node "+s.cfg.RID+" is moving its own objects away", nil)
+	case s.rt.find(u.Key.Kind, u.Key.ID) != nil:
+		return fail(outcome.Unavailable, "node "+s.cfg.RID+" has it", ErrMoving)
+	}
+	a := &Arrival{s: s, unit: u, op: op, done: make(chan struct{}), slots: make(map[*regType]int), fed: make(map[uint64]Held)}
+	for _, t := range u.Types {
+		reg := s.rt.typeOf(t.Class, t.Type)
+		var cause error
+		switch {
+		case reg == nil:
+			a.giveBack()
+			return fail(outcome.NotConfigured, fmt.Sprintf("node %s registers no %s type %.80q", s.cfg.RID, t.Class, t.Type), ErrUnknownType)
+		case reg.Move == MoveDisabled:
+			cause = ErrMoveDisabled
+		case reg.Move != t.Policy, t.Class == u.Class && t.Type == u.Type && reg.Members != u.Members:
+			cause = ErrPolicy
+		}
+		if cause != nil {
+			a.giveBack()
+			return fail(outcome.InvalidOperation, "type "+quote(t.Type)+" at node "+s.cfg.RID, cause)
+		}
+		for range t.Count {
+			if err := a.slot(reg); err != nil {
+				a.giveBack()
+				return fail(outcome.Unavailable, err.Error(), ErrNoSlot)
+			}
+		}
+	}
+	a.ctx, a.cancel = context.WithCancel(s.ctx)
+	if !s.moves.await(a) {
+		a.giveBack()
+		a.cancel()
+		return fail(outcome.Unavailable, "", ErrMoving)
+	}
+	a.follow = s.follows.pause(u.Key)
+	a.expiry = time.AfterFunc(time.Until(until), a.expire)
+	s.stats.arrivals.Add(1)
+	return a, nil
 }
 
-// Done is closed once the reservation is over: opened, aborted or expired.
-func (a *Arrival) Done() <-chan struct{} { return nil }
+// slot takes one more slot for an object of a type.
+func (a *Arrival) slot(reg *regType) error {
+	if err := a.s.rt.reserve(reg); err != nil {
+		return plain(err)
+	}
+	a.slots[reg]++
+	return nil
+}
 
-// Load makes the instances: the factories run, then Restore. What arrives for the objects is held from then on. Errors are
-// *outcome.Error with NotAccepted: ErrStateVersion, ErrStateTooLarge, ErrNoMover, the factory's or Restore's own, that of ctx
-// when one of them does not return. The arrival is then over.
-func (a *Arrival) Load(ctx context.Context, c *Cargo) error { return nil }
+// giveBack gives back the slots that no object has come to use.
+func (a *Arrival) giveBack() {
+	for reg, n := range a.slots {
+		for range n {
+			a.s.rt.unreserve(reg)
+		}
+	}
+	clear(a.slots)
+}
 
-// Feed takes one held message of the source. Messages come in any order and more than once.
-func (a *Arrival) Feed(h Held) error { return nil }
+// is returns how far the arrival has come.
+func (a *Arrival) is() arrivePhase {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.phase
+}
 
-// Prefix is the last number of the unbroken prefix of the held messages that have come.
-func (a *Arrival) Prefix() uint64 { return 0 }
+// become goes from one phase to the next; it returns false when the arrival is in another.
+func (a *Arrival) become(from, to arrivePhase) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.phase != from {
+		return false
+	}
+	a.phase = to
+	return true
+}
+
+// Done is closed once the arrival is over: opened, aborted or expired.
+func (a *Arrival) Done() <-chan struct{} { return a.done }
+
+// expire ends a reservation that nobody came to use.
+func (a *Arrival) expire() {
+	if a.is() == arriveExpected {
+		a.abort(arriveExpected, errors.New("the reservation has expired"))
+	}
+}
 
 // Abort ends the arrival: the instances are dropped, what arrived meanwhile is refused, and this node's own follow of
-// the objects goes on. After Open it does nothing.
-func (a *Arrival) Abort(cause error) {}
+// the objects goes on. A Load that runs ends. It may be called any number of times; after Open it does nothing.
+func (a *Arrival) Abort(cause error) {
+	a.cancel()
+	a.step.Lock()
+	defer a.step.Unlock()
+	a.abort(a.is(), cause)
+}
 
-// Open makes the unit this node's, after its commit is known: e is the record as committed, with h. The activation
-// callback runs with the token, then the work, the held messages up to h, what has arrived here meanwhile, and what
-// comes. It returns at once.
-func (a *Arrival) Open(e kvlocation.Entry, h uint64) error { return nil }
+func (a *Arrival) abort(from arrivePhase, cause error) {
+	if from == arriveOver || !a.become(from, arriveOver) {
+		return
+	}
+	a.end()
+	for _, p := range a.parts {
+		p.o.abort(outcome.Wrap("", outcome.Unavailable, outcome.NotAccepted, p.o.target(), "its move to node "+a.s.cfg.RID+" was given up", cause))
+	}
+	a.giveBack()
+	a.s.follows.resume(a.follow)
+	a.s.stats.arriveAborted.Add(1)
+	a.s.log.Debug("the arrival of an object ended", zap.String("object", a.unit.Key.String()), zap.Error(cause))
+}
+
+// end ends the arrival's part in the Service.
+func (a *Arrival) end() {
+	a.cancel()
+	a.expiry.Stop()
+	a.s.moves.over(a)
+	close(a.done)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fed = nil
+}
+
+// Feed takes one held message of the source. Messages come in any order and more than once. The error is CapacityExceeded
+// beyond what one unit may hold: the arrival goes on without it.
+func (a *Arrival) Feed(h Held) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, twice := a.fed[h.number]; twice || a.phase == arriveOver || h.number == 0 {
+		return nil
+	}
+	if h.number > maxHeld || a.bytes+h.Size() > maxHeldBytes+maxHeld*heldRest {
+		return outcome.New("move", outcome.CapacityExceeded, outcome.NotAccepted, a.unit.Key.String(), "more is held than a unit may hold")
+	}
+	a.fed[h.number] = h
+	a.bytes += h.Size()
+	for {
+		if _, ok := a.fed[a.prefix+1]; !ok {
+			return nil
+		}
+		a.prefix++
+	}
+}
+
+// heldRest is what a held message may have beside what counts in the hold.
+const heldRest = 4 << 10
+
+// Prefix is the last number of the unbroken prefix of the held messages that have come.
+func (a *Arrival) Prefix() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.prefix
+}

@@ -84,11 +84,13 @@ func (h *host) abortHeld(from origin, err error) { from.Fail(err) }
 
 func (h *host) endMembers(*object, error, error) {}
 
-func (h *host) selfMembers(*object) []ActorRef   { return nil }
-func (h *host) selfSpot(*object) (SpotRef, bool) { return SpotRef{}, false }
-func (h *host) Actors() *Actors                  { return nil }
-func (h *host) Spots() *Spots                    { return nil }
-func (h *host) channel(string) *channels.Channel { return nil }
+func (h *host) admitMarked(*object, *envelope) error   { return nil }
+func (h *host) endCompanion(*object, any, CloseReason) {}
+func (h *host) selfMembers(*object) []ActorRef         { return nil }
+func (h *host) selfSpot(*object) (SpotRef, bool)       { return SpotRef{}, false }
+func (h *host) Actors() *Actors                        { return nil }
+func (h *host) Spots() *Spots                          { return nil }
+func (h *host) channel(string) *channels.Channel       { return nil }
 func (h *host) selfBroadcast(context.Context, *object, []byte) (BroadcastResult, error) {
 	return BroadcastResult{}, nil
 }

@@ -240,7 +240,12 @@ func (s *Service) takeMember(in *channels.Inbound, key kvlocation.ObjectKey) {
 	o := s.rt.find(key.Kind, key.ID)
 	switch {
 	case o == nil:
-		s.fail(in, s.notOwner(key))
+		if !s.follow(in, key, verbMember) {
+			s.fail(in, s.notOwner(key))
+		}
+		return
+	case o.is() == objectArriving: // what it has joined is known once it is open
+		in.Refuse(outcome.Unavailable, "it is arriving at node "+s.cfg.RID, nil)
 		return
 	case !s.isMember(o, spot):
 		in.Refuse(outcome.InvalidOperation, errNoMember.Error(), nats.Header{wire.HeaderSpot: {noMember}})
@@ -250,7 +255,6 @@ func (s *Service) takeMember(in *channels.Inbound, key kvlocation.ObjectKey) {
 	e.broadcast = &spot
 	if because := o.offer(e); because != whyNot {
 		e.release()
-		r := because.refusal("", o.target(), true)
-		in.Refuse(r.Kind, r.Detail, nil)
+		s.refuseInbound(o, in, because, verbMember)
 	}
 }

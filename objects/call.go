@@ -92,7 +92,10 @@ type CallMiddleware func(Invoker) Invoker
 func (s *Service) call(ctx context.Context, op string, kind kvlocation.ObjectKind, id string, data []byte, oneWay bool, opts []CallOption) (Reply, error) {
 	if len(opts) == 0 && s.invoke == nil {
 		if o := s.rt.find(kind, id); o != nil {
-			return s.rt.request(ctx, o, op, data, nil, oneWay)
+			reply, err := s.rt.request(ctx, o, op, data, nil, oneWay)
+			if err == nil || !errors.Is(err, errMoved) {
+				return reply, err
+			}
 		}
 		if r := s.routes.get(kind, id); r != nil {
 			return s.deliver(ctx, r, op, data, nil, oneWay, false)
@@ -137,7 +140,10 @@ func (s *Service) invokeCall(ctx context.Context, c *Call) (Reply, error) {
 			return Reply{}, err
 		}
 		c.asked(s.cfg.RID)
-		return s.rt.request(ctx, o, c.Op, c.Data, c.Header, c.OneWay)
+		reply, err := s.rt.request(ctx, o, c.Op, c.Data, c.Header, c.OneWay)
+		if err == nil || !errors.Is(err, errMoved) {
+			return reply, err
+		}
 	}
 	if r := s.routes.get(c.Kind, c.ID); r != nil {
 		if err := c.fits(r.class, r.typ); err != nil {
@@ -193,7 +199,13 @@ func (s *Service) lookUpAndCall(ctx context.Context, c *Call, token string) (Rep
 		// It was made here a moment ago, or the replica that answered does not know yet that it is closed.
 		if o := s.rt.find(c.Kind, c.ID); o != nil {
 			c.asked(s.cfg.RID)
-			return s.rt.request(ctx, o, c.Op, c.Data, c.Header, c.OneWay)
+			reply, err := s.rt.request(ctx, o, c.Op, c.Data, c.Header, c.OneWay)
+			if err == nil || !errors.Is(err, errMoved) {
+				return reply, err
+			}
+		}
+		if at, moved := s.follows.where(key); moved {
+			return s.deliverCall(ctx, c, s.newRoute(key, token, r.Kind, r.Type, at))
 		}
 		return Reply{}, s.notHere(ctx, c.Op, key)
 	case p.phase == kvlocation.PhaseCreating:
@@ -281,7 +293,19 @@ func (s *Service) deliver(ctx context.Context, r *route, op string, data []byte,
 		s.misled(r, reply.Header, err)
 		return Reply{}, inCycle(ctx, r.key, ownerGone(r, err))
 	}
+	if reply.Header != nil {
+		s.heard(r.key, r.class, r.typ, r.generation, reply.Header)
+		return withoutRoute(reply), nil
+	}
 	return reply, nil
+}
+
+// heard learns the place that an answer names: the message was followed there.
+func (s *Service) heard(key kvlocation.ObjectKey, class Class, typ string, generation uint64, h nats.Header) {
+	if p, ok := parsePlace(h.Get(wire.HeaderRoute)); ok && p.generation == generation {
+		token, _ := wire.EscapeID(key.ID) // it was escaped before
+		s.learn(key, token, class, typ, p)
+	}
 }
 
 // ownerGone says whose process it is that nothing listens at any more.

@@ -3,9 +3,12 @@ package objects
 import (
 	"context"
 	"errors"
+	"maps"
 
 	"github.com/nats-io/nats.go"
 
+	"natsfabric/channels"
+	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
@@ -42,8 +45,85 @@ type Message struct {
 // comes of it. A not-owner refusal carries its route (RouteOf), and so does the answer of a message that was followed:
 // then moved is where the object is now, and else zero. Errors are those of Actors.Request.
 func (s *Service) CallAt(ctx context.Context, at Place, key kvlocation.ObjectKey, m *Message) (reply Reply, moved Place, err error) {
-	return Reply{}, Place{}, outcome.New(m.Op, outcome.Unavailable, outcome.NotAccepted, key.String(), "")
+	if err := checkHeader(m.Op, key, m.Header); err != nil {
+		return Reply{}, moved, err
+	}
+	if at.RID == s.cfg.RID && at.Lifecycle == s.cfg.Lifecycle {
+		reply, err = s.callHere(ctx, key, m)
+		return reply, moved, err
+	}
+	token, err := wire.EscapeID(key.ID)
+	if err != nil {
+		return Reply{}, moved, outcome.Wrap(m.Op, outcome.InvalidOperation, outcome.NotAccepted, string(key.Kind), "", err)
+	}
+	h, err := withChain(ctx, m.Op, key, m.Header)
+	if err != nil {
+		return Reply{}, moved, err
+	}
+	if m.Mark != "" && s.companion != nil {
+		h = maps.Clone(h)
+		if h == nil {
+			h = nats.Header{}
+		}
+		h[s.companion.header] = []string{m.Mark}
+	}
+	reply, err = s.router.CallRun(ctx, &channels.RunCall{
+		Op: m.Op, Target: key.String(), RID: at.RID, Lifecycle: at.Lifecycle, Data: m.Data, Header: h, OneWay: m.OneWay,
+		Early: m.Early, Subject: s.subject(at.RID, at.Lifecycle, verbMessage, key.Kind, token),
+	})
+	said, routed := parsePlace(reply.Header.Get(wire.HeaderRoute))
+	switch {
+	case err != nil && routed:
+		return Reply{}, moved, &routedError{inCycle(ctx, key, err), said.exported()}
+	case err != nil:
+		return Reply{}, moved, inCycle(ctx, key, err)
+	case routed:
+		moved = said.exported()
+	}
+	return withoutRoute(reply), moved, nil
 }
+
+// callHere is CallAt at this process run.
+func (s *Service) callHere(ctx context.Context, key kvlocation.ObjectKey, m *Message) (Reply, error) {
+	o := s.rt.find(key.Kind, key.ID)
+	if o == nil {
+		return Reply{}, s.placed(renamed(plain(s.notOwner(key)), m.Op, key), key)
+	}
+	mail, err := s.rt.newLocal(ctx, m.Op, m.Data, m.Header, m.OneWay)
+	if err != nil {
+		return Reply{}, err
+	}
+	mail.mark = m.Mark
+	because, held := o.offerOneWay(mail)
+	switch {
+	case because == whyMoved || because == whyClosed:
+		mail.release()
+		return Reply{}, s.placed(because.refusal(m.Op, o.target(), false), key)
+	case because != whyNot:
+		mail.release()
+		return Reply{}, because.refusal(m.Op, o.target(), false)
+	case held != nil:
+		return Reply{}, held.wait(ctx, key, s.rt.deadline(ctx))
+	case m.OneWay:
+		return Reply{}, nil
+	}
+	return s.rt.wait(ctx, key, mail)
+}
+
+// placed is err with what this node knows of where the object is.
+func (s *Service) placed(err error, key kvlocation.ObjectKey) error {
+	at, ok := s.follows.where(key)
+	if !ok {
+		r := s.routes.get(key.Kind, key.ID)
+		if r == nil {
+			return err
+		}
+		at = r.place
+	}
+	return &routedError{err, at.exported()}
+}
+
+func (p place) exported() Place { return Place{p.rid, p.lifecycle, p.generation, p.ownerGeneration} }
 
 // RouteOf returns where an object is, as the node said that refused a message because it does not own the object; ok is
 // false when the error says nothing about that, or the node knew no place.

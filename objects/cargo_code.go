@@ -137,6 +137,7 @@ func (p *packer) parcel(m *parcel) {
 		}
 	}
 	p.text(m.chain)
+	p.text(m.mark)
 	p.text(m.timer)
 	p.text(m.broadcast.ID)
 	p.num(m.broadcast.Generation)
@@ -162,7 +163,7 @@ func (u *unpacker) parcel() (m parcel) {
 			m.header[name] = values
 		}
 	}
-	m.chain, m.timer = u.text(), u.text()
+	m.chain, m.mark, m.timer = u.text(), u.text(), u.text()
 	m.broadcast = SpotRef{ID: u.text(), Generation: u.num()}
 	m.reply, m.deadline = u.text(), u.int()
 	m.oneWay, m.sent = u.flag(), u.flag()

@@ -6,12 +6,12 @@ import (
 	"natsfabric/outcome"
 )
 
-// CloseMoved: the object went on at another node; it is over here, and lives. No Closer runs.
-// CloseReleased and CloseLost: somebody else decided its end, or owns it now.
+// The reasons for which an object is over at a node without being closed: no Closer runs.
 const (
-	CloseMoved    CloseReason = "moved"
-	CloseReleased CloseReason = "released"
-	CloseLost     CloseReason = "lost"
+	// CloseMoved: it goes on at another node.
+	CloseMoved CloseReason = "moved"
+	// CloseLost: it was released, or is another node's, or nobody can tell any more.
+	CloseLost CloseReason = "lost"
 )
 
 // Companion is another package's part of an object: a value in a slot of the object that lives and moves with it, such as
@@ -44,21 +44,57 @@ func (s *Service) Accompany(header string, c Companion) {
 	s.companion = &companionPart{header: header, of: c}
 }
 
-// Companion returns the companion's value; nil for none. It may be called from any goroutine.
-func (s *Self) Companion() any { return s.o.slotValue() }
-
-// Accompanied reports whether the message carried the companion's header, which Companion.Admit let pass.
-func (r *Request) Accompanied() bool { return r.mail.mark != "" }
+// Slot returns the companion's value in the object, and what the companion's header of this turn's message says; empty when
+// it carries none.
+func (r *Request) Slot() (v any, header string) { return r.self.o.slotValue(), r.mail.mark }
 
 // InTurn runs f as a turn of the framework, in mailbox order, of an object of this node of exactly that incarnation, with
 // the companion's slot, which f may set. While the object moves, f waits for the move's end. It returns f's error, or an
 // *outcome.Error with NotAccepted: Unavailable when the object is not here, with what RouteOf tells; NotFound for another
 // incarnation; otherwise as a turn of the framework ends.
 func (s *Service) InTurn(ctx context.Context, ref ActorRef, f func(ctx context.Context, self *Self, slot *any) error) error {
-	return outcome.New("turn", outcome.Unavailable, outcome.NotAccepted, ref.String(), "")
+	const op = "turn"
+	key := actorKey(ref)
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	for {
+		o, err := s.present(ctx, key)
+		switch {
+		case err != nil:
+			return renamed(err, op, key)
+		case o == nil:
+			return s.placed(renamed(plain(s.notOwner(key)), op, key), key)
+		}
+		err = o.between(ctx, func(tctx context.Context) error {
+			if g := o.generation.Load(); g != ref.Generation {
+				return otherGeneration(op, key, g, ref.Generation)
+			}
+			v := o.slotValue()
+			defer func() { o.setSlot(v) }()
+			return f(tctx, &o.me, &v)
+		})
+		if again, werr := s.whenUnsealed(ctx, o, err); !again {
+			return werr
+		}
+	}
 }
 
-// admitted asks the companion about a message that carries its header.
-func (o *object) admitted(e *envelope, c *companionPart) error {
-	return c.of.Admit(&o.me, o.slotValue(), e.mark)
+// endSlot tells the companion that the object is over here.
+func (o *object) endSlot(why CloseReason) {
+	if v := o.slotValue(); v != nil {
+		o.setSlot(nil)
+		o.rt.back.endCompanion(o, v, why)
+	}
+}
+
+func (s *Service) endCompanion(o *object, v any, why CloseReason) {
+	s.companion.of.Ended(&o.me, v, why)
+}
+
+// admitMarked asks the companion about a message that carries its header.
+func (s *Service) admitMarked(o *object, e *envelope) error {
+	if s.companion == nil {
+		return outcome.New("turn", outcome.InvalidOperation, outcome.Accepted, o.target(), "the message has a companion's mark, and this node has no companion")
+	}
+	return s.companion.of.Admit(&o.me, o.slotValue(), e.mark)
 }

@@ -41,6 +41,8 @@ type Config struct {
 	// RID and Lifecycle name the node's process run. Both are empty in a client, which owns no objects.
 	RID       string
 	Lifecycle uint64
+	// AppVersion is the application's version at this node, for those to whom its objects move; optional.
+	AppVersion string
 	// Store is the mesh's Location Store.
 	Store *kvlocation.Store
 	// Lease is the node's owner lease; nil in a client.

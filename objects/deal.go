@@ -293,7 +293,11 @@ func (o *object) runTurn(w *worker, e *envelope, p *period) (after instant) {
 	}()
 	var reply Reply
 	var err error
+	if e.mark != "" {
+		err = o.rt.back.admitMarked(o, e)
+	}
 	switch {
+	case err != nil:
 	case e.run != nil:
 		err = e.run(t)
 	case o.reg.handle != nil:

@@ -2,7 +2,11 @@ package objects
 
 import (
 	"context"
-	"time"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.uber.org/zap"
 
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
@@ -11,10 +15,39 @@ import (
 // Departure is one unit that leaves this node: the source's side of a move. Its methods are called in the order Depart,
 // Entry, Seal, Capture, Accepted, Held (any number of times), then Finish or Fail once; Abort instead, until Accepted.
 //
-// Concurrency: methods are called by one goroutine at a time; Abort may be called while Seal or Capture runs.
+// Concurrency: methods may be called from any goroutine; Abort ends a Seal or Capture that runs.
 type Departure struct {
 	s    *Service
+	lead *object
 	unit Unit
+	room holdRoom
+
+	ctx    context.Context // ends with Abort
+	cancel context.CancelFunc
+
+	step  sync.Mutex // held by each method while it runs
+	phase departPhase
+	parts []*departing // the unit's own object first; known once it is sealed
+	out   []published  // what Held has returned
+	queue []waiting    // taken out of the mailboxes behind that
+	count uint64       // number of the last in out
+}
+
+// departPhase is how far a departure has come.
+type departPhase uint8
+
+const (
+	departBegun    departPhase = iota // Next: sealed, over
+	departSealed                      // Next: captured, over
+	departCaptured                    // Next: accepted, over (abort)
+	departAccepted                    // Next: over (finish, fail)
+	departOver
+)
+
+// departing is one object of a departure.
+type departing struct {
+	o    *object
+	work []work // what was accepted and has not run, in order
 }
 
 // Depart begins the departure of an object of this node: generation names its incarnation, 0 whatever is here. Nothing is
@@ -23,7 +56,100 @@ type Departure struct {
 // ErrMoveDisabled, ErrNoMover or ErrMember, and for an Entry Spot; Unavailable with ErrMoving. It ends with Abort, Finish
 // or Fail.
 func (s *Service) Depart(ctx context.Context, key kvlocation.ObjectKey, generation uint64) (*Departure, error) {
-	return nil, outcome.New("move", outcome.Unavailable, outcome.NotAccepted, key.String(), "")
+	const op = "move"
+	fail := func(kind outcome.Kind, detail string, cause error) (*Departure, error) {
+		return nil, outcome.Wrap(op, kind, outcome.NotAccepted, key.String(), detail, cause)
+	}
+	if isEntry(key) {
+		return fail(outcome.InvalidOperation, "an Entry Spot stays at its node", nil)
+	}
+	o, err := s.present(ctx, key)
+	switch {
+	case err != nil:
+		return nil, renamed(err, op, key)
+	case o == nil:
+		return nil, s.placed(renamed(plain(s.notOwner(key)), op, key), key)
+	case generation != 0 && o.generation.Load() != generation:
+		return nil, otherGeneration(op, key, o.generation.Load(), generation)
+	case o.reg.Move == MoveDisabled:
+		return fail(outcome.InvalidOperation, "type "+quote(o.reg.Name), ErrMoveDisabled)
+	case s.isSpotWideMember(o):
+		return fail(outcome.InvalidOperation, "", ErrMember)
+	}
+	d := &Departure{s: s, lead: o}
+	sd := o.aside()
+	o.mu.Lock()
+	state, inst := o.state, o.inst
+	if state == objectOpen && o.closing.Load() == nil && sd.leaving == nil {
+		sd.leaving = d
+	}
+	taken := sd.leaving == d
+	o.mu.Unlock()
+	switch {
+	case state == objectCreating || state == objectArriving:
+		return fail(outcome.Unavailable, "it is being made at this node", nil)
+	case !taken:
+		return fail(outcome.Unavailable, "", ErrMoving)
+	}
+	if d.unit, err = s.unitOf(o, inst); err != nil {
+		d.leave()
+		return fail(outcome.InvalidOperation, "", err)
+	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	if !s.moves.begin(d) {
+		d.leave()
+		return fail(outcome.ShuttingDown, "this program is shutting down", nil)
+	}
+	s.stats.departures.Add(1)
+	return d, nil
+}
+
+// unitOf describes the unit that an object leads. The error says why an object of it cannot move.
+func (s *Service) unitOf(o *object, inst Object) (Unit, error) {
+	u := Unit{
+		Key: o.key(), Class: o.reg.Class, Type: o.reg.Name, Policy: o.reg.Move, Members: o.reg.Members,
+		Generation: o.generation.Load(), OwnerGeneration: o.ownerGeneration.Load(), AppVersion: s.cfg.AppVersion,
+	}
+	if err := u.add(o.reg, inst); err != nil {
+		return u, err
+	}
+	for _, m := range s.unitMembers(o) {
+		m.mu.Lock()
+		inst := m.inst
+		m.mu.Unlock()
+		if err := u.add(m.reg, inst); err != nil {
+			return u, fmt.Errorf("member %s: %w", m.target(), err)
+		}
+	}
+	return u, nil
+}
+
+// add counts an object of a type.
+func (u *Unit) add(reg *regType, inst Object) error {
+	if reg.Move == MoveDisabled {
+		return ErrMoveDisabled
+	}
+	if _, ok := inst.(Mover); reg.Move == MoveState && !ok {
+		return ErrNoMover
+	}
+	u.MaxBytes += int64(reg.MaxState) + int64(reg.MailboxBytes)
+	for i := range u.Types {
+		if t := &u.Types[i]; t.Class == reg.Class && t.Type == reg.Name {
+			t.Count++
+			return nil
+		}
+	}
+	u.Types = append(u.Types, UnitType{Class: reg.Class, Type: reg.Name, Policy: reg.Move, Count: 1})
+	return nil
+}
+
+// leave gives the right to move the object back.
+func (d *Departure) leave() {
+	d.lead.mu.Lock()
+	defer d.lead.mu.Unlock()
+	if sd := d.lead.side.Load(); sd.leaving == d {
+		sd.leaving = nil
+	}
 }
 
 // Unit describes what departs.
@@ -33,38 +159,114 @@ func (d *Departure) Unit() Unit { return d.unit }
 // write of a move stands on. It costs one read. The error is that of the store, or Unavailable when the object is not this
 // node's any more, and is then dropped.
 func (d *Departure) Entry(ctx context.Context) (kvlocation.Entry, error) {
-	return kvlocation.Entry{}, nil
+	s, o := d.s, d.lead
+	for try := 0; ; try++ {
+		if err := s.admit(); err != nil {
+			return kvlocation.Entry{}, err
+		}
+		e, err := s.ownEntry(ctx, o)
+		switch {
+		case errors.Is(err, errLost):
+			s.rt.lose(o, lostError("move", o))
+			return e, lostError("move", o)
+		case err != nil:
+			return e, renamed(err, "move", o.key())
+		case e.Record.Owner.Lease == s.leaseGeneration():
+			return e, nil
+		case try == createTries:
+			return e, outcome.New("move", outcome.Unavailable, outcome.NotAccepted, o.target(), "its record could not be adopted")
+		}
+		if err := s.adopt(ctx, o); err != nil && !errors.Is(err, errLost) {
+			return e, renamed(err, "move", o.key())
+		}
+	}
+}
+
+// bounded returns ctx, which ends with Abort too.
+func (d *Departure) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(d.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// misused is the error of a method that was called out of its order.
+func (d *Departure) misused(method string) error {
+	return outcome.New("move", outcome.InvalidOperation, outcome.NotAccepted, d.lead.target(), method+" is not due: the departure is further, or over")
 }
 
 // Seal lets the turns that run end, and holds what arrives from then on, without accepting it: at most 1,024 messages and
-// 16 MiB for the unit; more is refused. Timers stop. After an error nothing is sealed: DeadlineExceeded or Canceled of ctx
-// when a handler did not return, Unavailable with ErrMoving when the object is being closed.
-func (d *Departure) Seal(ctx context.Context) error { return nil }
-
-// Capture returns what the unit takes along. It runs the Mover's Capture in a turn of the object. An error leaves the
-// move to Abort: the capture's own, ErrStateTooLarge, that of ctx when the capture did not return.
-func (d *Departure) Capture(ctx context.Context) (*Cargo, error) { return nil, nil }
-
-// Abort ends the departure before Accepted: what was captured stands first again, what was held is accepted behind it, and
-// the object goes on. cause is logged.
-func (d *Departure) Abort(cause error) {}
-
-// Accepted says that the irreversible boundary is written: the instances are freed at once, and nothing is ever unsealed.
-func (d *Departure) Accepted() {}
-
-// Held returns the next messages of the hold, in order, at most most of them and about bytes of them, but one at least if
-// there is any. They are published from then on.
-func (d *Departure) Held(most, bytes int) []Held { return nil }
-
-// HeldCount is the number of the last message that Held has returned.
-func (d *Departure) HeldCount() uint64 { return 0 }
-
-// Finish says that the move is committed: target has taken the held messages up to h, in owner generation
-// ownerGeneration. The rest of the hold goes there in order, before what arrives later, which follows it for the time of
-// follow (0: never). It returns once everything is on its way.
-func (d *Departure) Finish(h uint64, target kvlocation.Owner, ownerGeneration uint64, follow time.Duration) {
+// 16 MiB for the unit; more is refused. After an error nothing is sealed: DeadlineExceeded or Canceled of ctx when a
+// handler did not return, Unavailable when an object is closed or (ErrMoving) its end was asked for.
+func (d *Departure) Seal(ctx context.Context) error {
+	d.step.Lock()
+	defer d.step.Unlock()
+	if d.phase != departBegun {
+		return d.misused("Seal")
+	}
+	ctx, cancel := d.bounded(ctx)
+	defer cancel()
+	// The unit's own first: then nobody joins or leaves any more.
+	err := d.seal(ctx, d.lead)
+	if err == nil {
+		err = d.seal(ctx, d.s.unitMembers(d.lead)...)
+	}
+	if err != nil {
+		d.unseal()
+		return err
+	}
+	d.phase = departSealed
+	return nil
 }
 
-// Fail ends a departure after Accepted whose target is gone, or whose h cannot be read any more: what was published ends
-// with Unknown, what was not with NotAccepted, both Unavailable.
-func (d *Departure) Fail(cause error) {}
+// seal seals objects at once and waits until they rest.
+func (d *Departure) seal(ctx context.Context, objects ...*object) error {
+	seals := make([]*seal, 0, len(objects))
+	for _, o := range objects {
+		sl, err := o.beginSeal(&d.room)
+		if err != nil {
+			return err
+		}
+		d.parts = append(d.parts, &departing{o: o})
+		seals = append(seals, sl)
+	}
+	for i, o := range objects {
+		if err := o.awaitRest(ctx, seals[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unseal lets the objects run again, with what was taken out of their mailboxes first.
+func (d *Departure) unseal() {
+	for _, p := range d.parts {
+		var front mailbox
+		for _, w := range p.work {
+			if w.answer != nil {
+				w.answer.Cancel()
+			}
+			front.push(w.e)
+		}
+		p.work = nil
+		d.s.rt.clock.restore(p.o)
+		p.o.unseal(front)
+	}
+	d.parts = nil
+}
+
+// Abort ends the departure before Accepted: what was captured stands first again, what was held is accepted behind it, and
+// the object goes on. cause is logged. It may be called any number of times; after Accepted it does nothing.
+func (d *Departure) Abort(cause error) {
+	d.cancel()
+	d.step.Lock()
+	defer d.step.Unlock()
+	if d.phase >= departAccepted {
+		return
+	}
+	d.phase = departOver
+	d.unseal()
+	d.leave()
+	d.s.moves.end(d)
+	d.s.stats.departAborted.Add(1)
+	d.s.log.Debug("a move was given up, and the object goes on", zap.String("object", d.lead.target()), zap.Error(cause))
+}

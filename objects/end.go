@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"natsfabric/channels"
@@ -164,8 +166,55 @@ func (s *Service) askOwner(ctx context.Context, op string, key kvlocation.Object
 	return nil
 }
 
-// serve runs a verb on an object of this node.
+// serve runs a verb on an object of this node. While the object moves it waits for the move's end, and when the object has
+// moved it goes on there.
 func (s *Service) serve(ctx context.Context, verb string, key kvlocation.ObjectKey, data []byte) (any, error) {
+	for {
+		v, err := s.serveHere(ctx, verb, key, data)
+		if err == nil {
+			return v, nil
+		}
+		o := s.rt.find(key.Kind, key.ID)
+		switch {
+		case o == nil || errors.Is(err, errMoved):
+			if at, moved := s.follows.where(key); moved && errors.Is(err, outcome.NotAccepted) && verb != verbWhy {
+				return s.serveThere(ctx, at, verb, key, data)
+			}
+			return nil, err
+		case !errors.Is(err, errSealed):
+			return nil, err
+		}
+		if again, err := s.whenUnsealed(ctx, o, err); !again {
+			return nil, err
+		}
+	}
+}
+
+// hopsKey is the key under which a verb's context says how often it was sent on.
+type hopsKey struct{}
+
+// serveThere runs a verb where its object has gone.
+func (s *Service) serveThere(ctx context.Context, at place, verb string, key kvlocation.ObjectKey, data []byte) (any, error) {
+	hops, _ := ctx.Value(hopsKey{}).(int)
+	if hops >= MaxHops {
+		s.stats.followRefused.Add(1)
+		return nil, s.notOwner(key)
+	}
+	token, _ := wire.EscapeID(key.ID)
+	reply, err := s.router.CallRun(ctx, &channels.RunCall{
+		Op: verb, Target: key.String(), RID: at.rid, Lifecycle: at.lifecycle, Data: data,
+		Header:  nats.Header{wire.HeaderHops: {strconv.Itoa(hops + 1)}},
+		Subject: s.subject(at.rid, at.lifecycle, verb, key.Kind, token),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.stats.followed.Add(1)
+	return json.RawMessage(reply.Data), nil
+}
+
+// serveHere runs a verb on an object of this node.
+func (s *Service) serveHere(ctx context.Context, verb string, key kvlocation.ObjectKey, data []byte) (any, error) {
 	switch verb {
 	case verbEnd:
 		return s.serveEnd(ctx, key, data)

@@ -95,6 +95,9 @@ func (s *Service) begin(ord *order) (f *flight, own bool, err error) {
 	if s.rt.draining.Load() {
 		return nil, false, outcome.New("create", outcome.ShuttingDown, outcome.NotAccepted, ord.key.String(), "node "+s.cfg.RID+" is shutting down")
 	}
+	if s.closedToNew.Load() {
+		return nil, false, outcome.New("create", outcome.Unavailable, outcome.NotAccepted, ord.key.String(), "node "+s.cfg.RID+" is moving its objects away")
+	}
 	fs := &s.flights
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -40,8 +40,14 @@ func (s *Service) gateway(in *channels.Inbound) {
 	}
 	s.stats.gateway.Add(1)
 	if o := s.rt.find(key.Kind, key.ID); o != nil && call.fits(o.reg.Class, o.reg.Name) == nil {
-		s.offerInbound(o, in, foreign{in})
-		return
+		switch because := s.offerInbound(o, in, foreign{in}); because {
+		case whyNot:
+			return
+		case whyMoved: // it is brought to where the object is
+		default:
+			s.refuseInbound(o, in, because, verbMessage)
+			return
+		}
 	}
 	if call.OneWay {
 		call.Op = "send"

@@ -201,6 +201,9 @@ func (s *Service) work(in *channels.Inbound, f func(ctx context.Context)) {
 		defer s.working.Add(-1)
 		ctx, cancel := s.deadlineOf(in)
 		defer cancel()
+		if n := hopsOf(in.Header()); n > 0 {
+			ctx = context.WithValue(ctx, hopsKey{}, n)
+		}
 		f(ctx)
 	})
 	if !started {
@@ -271,6 +274,8 @@ func (s *Service) abortHeld(from origin, err error) {
 		s.fail(m.Inbound, err)
 	case *storedFirst:
 		m.refuse(err)
+	case *movedMail:
+		m.refuse(err)
 	}
 }
 
@@ -278,26 +283,44 @@ func (s *Service) abortHeld(from origin, err error) {
 func (s *Service) takeMessage(in *channels.Inbound, key kvlocation.ObjectKey) {
 	o := s.rt.find(key.Kind, key.ID)
 	if o == nil {
-		s.fail(in, s.notOwner(key))
+		if !s.follow(in, key, verbMessage) {
+			s.fail(in, s.notOwner(key))
+		}
 		return
 	}
-	s.offerInbound(o, in, in)
+	var from origin = in
+	if h := in.Header(); h != nil && h.Get(wire.HeaderHops) != "" {
+		from = &routed{Inbound: in, s: s, key: key, followed: true}
+	}
+	if because := s.offerInbound(o, in, from); because != whyNot {
+		s.refuseInbound(o, in, because, verbMessage)
+	}
 }
 
 // offerInbound offers a message from outside to an object.
-func (s *Service) offerInbound(o *object, in *channels.Inbound, from origin) {
+func (s *Service) offerInbound(o *object, in *channels.Inbound, from origin) why {
 	mail := newRemote(from)
+	if s.companion != nil {
+		mail.mark = in.Header().Get(s.companion.header)
+	}
 	because := o.offer(mail)
-	if because == whyNot {
-		return
+	if because != whyNot {
+		mail.release()
 	}
-	mail.release()
+	return because
+}
+
+// refuseInbound refuses a message that an object has not taken, or sends it on when the object has moved.
+func (s *Service) refuseInbound(o *object, in *channels.Inbound, because why, verb string) {
 	e := because.refusal("", o.target(), true)
-	if because == whyClosed {
-		s.fail(in, &refusal{err: e, route: s.hint(o.reg.kind, o.id)})
-		return
+	switch because {
+	case whyMoved, whyClosed:
+		if !s.follow(in, o.key(), verb) {
+			s.fail(in, &refusal{err: e, route: s.hint(o.reg.kind, o.id)})
+		}
+	default:
+		in.Refuse(e.Kind, e.Detail+" at node "+s.cfg.RID, nil)
 	}
-	in.Refuse(e.Kind, e.Detail+" at node "+s.cfg.RID, nil)
 }
 
 // notOwner refuses a message for an object that is not here, with what this node knows of where it is.
@@ -314,6 +337,9 @@ func (s *Service) notOwner(key kvlocation.ObjectKey) error {
 
 // hint is the value of Fabric-Route for an object that is not here.
 func (s *Service) hint(kind kvlocation.ObjectKind, id string) string {
+	if at, ok := s.follows.where(kvlocation.ObjectKey{Kind: kind, ID: id}); ok {
+		return at.String()
+	}
 	if r := s.routes.get(kind, id); r != nil {
 		return r.place.String()
 	}

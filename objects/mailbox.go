@@ -11,6 +11,7 @@ import (
 
 	"natsfabric/channels"
 	"natsfabric/kvlocation"
+	"natsfabric/outcome"
 )
 
 // mailKind is what a turn is about.
@@ -63,6 +64,9 @@ const (
 	envLeft     uint32 = 2
 	envState    uint32 = 3
 	envAccepted uint32 = 4
+	// envPublished: it was held, and is on its way to the node to which its object moves. Whether that takes it, nobody
+	// here knows.
+	envPublished uint32 = 8
 )
 
 // envelope is one piece of mail. Envelopes are pooled: a Send's goes back and forth between its object and its sender,
@@ -159,7 +163,29 @@ func (e *envelope) accept() bool {
 type hold struct {
 	op   string
 	over atomic.Bool
-	done chan error
+	// published: the message is on its way to the node to which its object moves.
+	published atomic.Bool
+	// until is when the sender leaves; an instant, 0 before it waits.
+	until atomic.Int64
+	done  chan error
+}
+
+// publish notes that the mail goes to the node to which its object moves. It returns false when its caller of this process
+// has left before.
+func (e *envelope) publish() bool {
+	if e.held != nil {
+		e.held.published.Store(true)
+		return !e.held.over.Load()
+	}
+	for {
+		w := e.word.Load()
+		if w&envState == envLeft {
+			return e.from != nil
+		}
+		if e.word.CompareAndSwap(w, w|envPublished) {
+			return true
+		}
+	}
 }
 
 // hold makes the sender of a local one-way message wait for its acceptance. It returns nil for any other mail.
@@ -181,6 +207,7 @@ func (h *hold) end(err error) bool {
 
 // wait waits for the acceptance until ctx ends or the deadline passes.
 func (h *hold) wait(ctx context.Context, key kvlocation.ObjectKey, deadline instant) error {
+	h.until.Store(int64(deadline))
 	t := time.NewTimer(deadline.sub(tick()))
 	defer t.Stop()
 	select {
@@ -190,7 +217,11 @@ func (h *hold) wait(ctx context.Context, key kvlocation.ObjectKey, deadline inst
 	case <-ctx.Done():
 	}
 	if h.over.CompareAndSwap(false, true) {
-		return leftError(ctx, h.op, key, nil, false)
+		acceptance := outcome.NotAccepted
+		if h.published.Load() {
+			acceptance = outcome.Unknown
+		}
+		return leftError(ctx, h.op, key, nil, acceptance)
 	}
 	return <-h.done
 }

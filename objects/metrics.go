@@ -22,6 +22,7 @@ type typeCounts struct {
 	panics   atomic.Uint64
 	withheld atomic.Uint64
 	timers   atomic.Uint64
+	movedOut atomic.Uint64
 	refused  [whys]atomic.Uint64
 }
 
@@ -35,7 +36,7 @@ func (o *object) countAccepted(e *envelope) {
 
 // TypeSnapshot counts what the objects of one type were given at this node, since it started.
 //
-// Invariant, once nothing waits or runs: Accepted = Run + Expired + Dropped (I3).
+// Invariant, once nothing waits or runs: Accepted = Run + Expired + Dropped + MovedOut (I3).
 type TypeSnapshot struct {
 	Name  string
 	Class Class
@@ -44,6 +45,10 @@ type TypeSnapshot struct {
 	// Accepted counts the messages that mailboxes took. Run counts the turns begun for them; Expired those whose
 	// deadline passed before their turn; Dropped those that ended because their object was closed, lost or not ready.
 	Accepted, Run, Expired, Dropped uint64
+	// MovedOut counts the messages that went to another node with their object, where they count as accepted too.
+	MovedOut uint64
+	// RefusedHold counts the messages that were not accepted because the object was moving, and its hold full.
+	RefusedHold uint64
 	// Failed counts the turns that ended with an error, panics included; Panics those that did not return; Withheld
 	// the results that were not given because ownership ended before the turn did; Timers the turns of timers.
 	Failed, Panics, Withheld, Timers uint64
@@ -108,6 +113,8 @@ func (rt *runtime) snapshot() RuntimeSnapshot {
 			t.Panics += c.panics.Load()
 			t.Withheld += c.withheld.Load()
 			t.Timers += c.timers.Load()
+			t.MovedOut += c.movedOut.Load()
+			t.RefusedHold += c.refused[whyHoldFull].Load()
 			t.RefusedFull += c.refused[whyFull].Load()
 			t.RefusedTooLarge += c.refused[whyTooLarge].Load()
 			t.RefusedClosed += c.refused[whyClosed].Load()

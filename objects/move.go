@@ -94,6 +94,8 @@ var (
 	ErrStateTooLarge = errors.New("the captured state is above the type's MaxState")
 	// ErrNoMover is in the chain of the error of a move of an instance that should be a Mover.
 	ErrNoMover = errors.New("the type's Move is MoveState, and its instance has no Capture and Restore")
+	// ErrPolicy is in the chain of a target's refusal of a type that moves otherwise there (Type.Move, Type.Members).
+	ErrPolicy = errors.New("the node's type has another Move or Members")
 	// ErrUnknownType is in the chain of a target's refusal of a type that it does not have.
 	ErrUnknownType = errors.New("the node does not host the type")
 	// ErrNoSlot is in the chain of a target's refusal that has no free slot.

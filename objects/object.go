@@ -34,6 +34,10 @@ type backing interface {
 	// endMembers ends the members of a SpotWide Spot that has ended, their accepted mail with cause, the rest with held.
 	endMembers(spot *object, cause, held error)
 
+	// admitMarked asks the companion about mail that carries its header, endCompanion tells it that an object is over.
+	admitMarked(o *object, e *envelope) error
+	endCompanion(o *object, v any, why CloseReason)
+
 	selfMembers(o *object) []ActorRef
 	selfSpot(o *object) (SpotRef, bool)
 	selfBroadcast(ctx context.Context, o *object, data []byte) (BroadcastResult, error)

@@ -11,6 +11,7 @@ type parcel struct {
 	data   []byte
 	header nats.Header
 	chain  string
+	mark   string // the value of the companion's header
 	// timer is the name of a due timer, whose data is data; empty for a message.
 	timer string
 	// broadcast is the Spot that sent the message to all its members.
@@ -26,5 +27,5 @@ type parcel struct {
 
 // bytes is about how many bytes the parcel has.
 func (p *parcel) bytes() int {
-	return int(sizeOf(p.data, p.header)) + len(p.chain) + len(p.timer) + len(p.reply) + 64
+	return int(sizeOf(p.data, p.header)) + len(p.chain) + len(p.mark) + len(p.timer) + len(p.reply) + 64
 }

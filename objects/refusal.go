@@ -41,7 +41,7 @@ func (w why) refusal(op, target string, remote bool) *outcome.Error {
 	case whyClosed:
 		detail = "the object is not at this node any more"
 	case whyMoved:
-		detail = "the object has moved to another node"
+		return outcome.Wrap(op, kind, outcome.NotAccepted, target, "", errMoved)
 	case whySealed:
 		return outcome.Wrap(op, kind, outcome.NotAccepted, target, "", errSealed)
 	case whyHoldFull:

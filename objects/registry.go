@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"strconv"
 	"sync"
@@ -318,6 +319,26 @@ func (rt *runtime) drop(o *object, cause *outcome.Error) bool {
 	return rt.remove(o, cause, outcome.New(cause.Op, cause.Kind, outcome.NotAccepted, cause.Target, cause.Detail))
 }
 
+// vanish takes an object out that has closed because it has moved.
+func (rt *runtime) vanish(o *object) {
+	rt.forget(o)
+	rt.clock.forget(o)
+	rt.unreserve(o.reg)
+}
+
+// endedBy is why an object is over, for its companion.
+func (o *object) endedBy(cause error) CloseReason {
+	switch reason := o.closing.Load(); {
+	case reason != nil:
+		return *reason
+	case errors.Is(cause, outcome.NotFound):
+		return CloseAsked
+	case errors.Is(cause, outcome.ShuttingDown):
+		return CloseShutdown
+	}
+	return CloseLost
+}
+
 // remove ends an object. Only its first call does anything, and returns true.
 func (rt *runtime) remove(o *object, cause, held error) bool {
 	o.mu.Lock()
@@ -328,6 +349,7 @@ func (rt *runtime) remove(o *object, cause, held error) bool {
 	o.state, o.cause = objectClosed, cause
 	list := o.box.takeAll()
 	o.box.head, o.box.tail = nil, nil // what is left is ended by those who send its notice
+	o.endSealLocked()
 	o.mu.Unlock()
 	rt.forget(o)
 	rt.clock.forget(o)
@@ -335,6 +357,7 @@ func (rt *runtime) remove(o *object, cause, held error) bool {
 	if o.isWide() {
 		rt.back.endMembers(o, cause, held)
 	}
+	o.endSlot(o.endedBy(cause))
 	for e := list; e != nil; {
 		next := e.next
 		e.next = nil

@@ -67,8 +67,11 @@ func parsePlace(text string) (p place, ok bool) {
 
 // placeOf is what an entry that is Creating or Ready says; one that is located by reference says what its Spot's does.
 func placeOf(l kvlocation.Located) place {
-	owner := l.Owner()
-	return place{rid: owner.RID, lifecycle: owner.Lifecycle, generation: l.Generation(), ownerGeneration: l.OwnerGeneration(), phase: l.Phase()}
+	owner, phase := l.Owner(), l.Phase()
+	if phase == kvlocation.PhaseMoving { // its source takes what is for it until the move is committed, and after
+		phase = kvlocation.PhaseReady
+	}
+	return place{rid: owner.RID, lifecycle: owner.Lifecycle, generation: l.Generation(), ownerGeneration: l.OwnerGeneration(), phase: phase}
 }
 
 // route is a place to which messages go, with what a message needs, so that sending one over it makes nothing new. It

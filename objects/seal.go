@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	"natsfabric/outcome"
@@ -69,6 +70,10 @@ func (o *object) slotValue() any {
 
 func (o *object) setSlot(v any) {
 	if v == nil && o.side.Load() == nil {
+		return
+	}
+	if v == nil {
+		o.aside().slot.Store(nil)
 		return
 	}
 	o.aside().slot.Store(&v)
@@ -145,6 +150,24 @@ func (o *object) unseal(front mailbox) {
 	o.acceptHeld(mailbox{})
 	if o.closing.Load() != nil {
 		o.offerOwn(mailClose)
+	}
+}
+
+// whenUnsealed waits for the end of the seal for which a turn of the framework was refused with err. again is true when the
+// turn is to be tried once more, where the object is then; else err is the turn's own.
+func (s *Service) whenUnsealed(ctx context.Context, o *object, err error) (again bool, _ error) {
+	if !errors.Is(err, errSealed) {
+		return false, err
+	}
+	sl := o.sealed()
+	if sl == nil {
+		return true, nil
+	}
+	select {
+	case <-sl.over:
+		return true, nil
+	case <-ctx.Done():
+		return false, outcome.FromContext(ctx, "turn", outcome.NotAccepted, o.target(), "the object moves to another node")
 	}
 }
 

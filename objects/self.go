@@ -20,7 +20,13 @@ type Self struct {
 // ID is the object's logical ID.
 func (s *Self) ID() string { return s.o.id }
 
-// Instance is what the factory made; nil before.
+// Moved reports whether the object came to this node from another one: a factory then gets nil as its input.
+func (s *Self) Moved() bool {
+	sd := s.o.side.Load()
+	return sd != nil && sd.moved
+}
+
+// Instance is what the factory made; nil before. It is for turns, and for a Companion.
 func (s *Self) Instance() Object { return s.o.inst }
 
 // Class is the class of the object's type.

@@ -32,6 +32,9 @@ type Service struct {
 	flights flights
 	proofs  proofs
 	stats   protocolStats
+	moves   moves
+	follows follows
+	owed    gauge // answers of moved work, to callers of this process
 	// closedToNew: SetPlacing(false).
 	closedToNew atomic.Bool
 	// companion is set before anything runs.
@@ -62,6 +65,8 @@ func New(cfg Config) (*Service, error) {
 	s.actors, s.spots = Actors{s}, Spots{s}
 	s.routes.init(cfg.RouteCache, cfg.RouteTTL)
 	s.flights.init()
+	s.moves.init()
+	s.follows.init()
 	s.proofs.by = make(map[ownerRun]*proof)
 	rt, err := newRuntime(runtimeConfig{
 		mesh: string(cfg.Mesh), rid: cfg.RID, lifecycle: cfg.Lifecycle, epoch: cfg.Store.Epoch(), types: cfg.Types,
@@ -160,6 +165,7 @@ func (s *Service) close(ctx context.Context) error {
 	if err == nil {
 		err = s.rt.drain(ctx) // what waited for them
 	}
+	err = errors.Join(err, s.endMoves(ctx))
 	if err == nil {
 		err = s.closeAsked(ctx)
 	}

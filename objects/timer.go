@@ -33,6 +33,8 @@ const (
 //	armed -> over: cancelled, replaced, or its object is gone
 //	due -> over:   its turn has begun, or as above
 //	due -> armed:  its object could not be made ready; tried again
+//	armed, due -> away: its object moves to another node, and it goes along
+//	away -> armed: the move was aborted
 type timer struct {
 	o      *object
 	kind   timerKind
@@ -50,12 +52,14 @@ const (
 	timerArmed timerState = iota
 	timerDue
 	timerOver
+	timerAway
 )
 
 // timers are those of one object: the user's by name, and the runtime's own.
 type timers struct {
 	named map[string]*timer
 	own   []*timer
+	away  bool // the object moves to another node, and they go along
 }
 
 // clock runs the timers of all objects: one goroutine, which sleeps until the earliest is due. It never runs a turn: a
@@ -94,6 +98,9 @@ func (o *object) setTimer(name string, after time.Duration, data []byte) error {
 	if err := o.rt.back.admit(); err != nil {
 		return err
 	}
+	if o.is() == objectArriving {
+		return fail(outcome.InvalidOperation, "the object's move to this node is not certain yet")
+	}
 	t := &timer{o: o, name: name, data: data, due: tick().add(after)}
 	c := o.rt.clock
 	c.mu.Lock()
@@ -102,6 +109,9 @@ func (o *object) setTimer(name string, after time.Duration, data []byte) error {
 		return fail(outcome.Unavailable, "the object is closed, or its node stops")
 	}
 	set := o.timersLocked()
+	if set.away {
+		return fail(outcome.Unavailable, "the object moves to another node, and its timers with it")
+	}
 	if old := set.named[name]; old != nil {
 		c.overLocked(old)
 	} else if len(set.named) >= MaxTimers {
@@ -120,7 +130,7 @@ func (o *object) cancelTimer(name string) bool {
 	c := o.rt.clock
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.timers == nil || o.timers.named[name] == nil {
+	if o.timers == nil || o.timers.away || o.timers.named[name] == nil {
 		return false
 	}
 	c.overLocked(o.timers.named[name])
@@ -163,6 +173,9 @@ func (c *clock) addOwn(t *timer) {
 		return
 	}
 	set := t.o.timersLocked()
+	if set.away { // it is set anew when the object stays
+		return
+	}
 	set.own = append(set.own, t)
 	c.armLocked(t)
 }
@@ -215,7 +228,7 @@ func (c *clock) overLocked(t *timer) {
 
 // tidyLocked frees what an object without timers does not need.
 func (c *clock) tidyLocked(o *object) {
-	if len(o.timers.named) == 0 && len(o.timers.own) == 0 {
+	if len(o.timers.named) == 0 && len(o.timers.own) == 0 && !o.timers.away {
 		o.timers = nil
 	}
 }

@@ -153,6 +153,9 @@ func (t *turn) FenceToken() (fence.Token, error) {
 // usable says why the turn may not act any more: it is over (InvalidOperation), or ownership is lost (Unavailable).
 func (t *turn) usable(op string) error {
 	p := t.period.Load()
+	if p == nil && t.o.is() == objectArriving {
+		return outcome.New(op, outcome.InvalidOperation, outcome.NotAccepted, t.o.target(), "the object's move to this node is not certain yet")
+	}
 	if p == nil {
 		return outcome.New(op, outcome.InvalidOperation, outcome.NotAccepted, t.o.target(), "the turn is over: its context ends with it")
 	}

@@ -141,7 +141,7 @@ func (rt *runtime) wait(ctx context.Context, key kvlocation.ObjectKey, e *envelo
 				break
 			}
 			if e.word.CompareAndSwap(word, word|envLeft) {
-				return Reply{}, leftError(ctx, op, key, c, word&envAccepted != 0)
+				return Reply{}, leftError(ctx, op, key, c, acceptanceOf(word))
 			}
 			word = e.word.Load()
 		}
@@ -153,11 +153,25 @@ func (rt *runtime) wait(ctx context.Context, key kvlocation.ObjectKey, e *envelo
 	}
 }
 
+// acceptanceOf is what an envelope's word says.
+func acceptanceOf(word uint32) outcome.Acceptance {
+	switch {
+	case word&envAccepted != 0:
+		return outcome.Accepted
+	case word&envPublished != 0:
+		return outcome.Unknown
+	}
+	return outcome.NotAccepted
+}
+
 // leftError is the end of a wait without an answer.
-func leftError(ctx context.Context, op string, key kvlocation.ObjectKey, c *chain, accepted bool) error {
-	acceptance, detail := outcome.NotAccepted, "the object was not ready to take it by then"
-	if accepted {
-		acceptance, detail = outcome.Accepted, "the turn has not ended"
+func leftError(ctx context.Context, op string, key kvlocation.ObjectKey, c *chain, acceptance outcome.Acceptance) error {
+	detail := "the object was not ready to take it by then"
+	switch acceptance {
+	case outcome.Unknown:
+		detail = "the object moves to another node, which has not said by then whether it has taken it"
+	case outcome.Accepted:
+		detail = "the turn has not ended"
 		if way := c.cycle(key); way != "" {
 			detail = "the turns wait for each other in a cycle: " + way
 		}
