@@ -14,7 +14,6 @@ import (
 
 	"natsfabric/channels"
 	"natsfabric/kvlocation"
-	"natsfabric/objects"
 	"natsfabric/outcome"
 )
 
