@@ -62,11 +62,17 @@ func (a *Actors) Send(ctx context.Context, id string, data []byte, opts ...CallO
 
 // Join makes an Actor a member of a Spot: a turn of the Spot, which may refuse it, and a change of the Actor's record.
 // An Actor is a member of one Spot at most, so it leaves the one that it is in. Joining an Entry Spot is leaving.
+//
+// From a SpotWide Spot (Type.Members) it leaves before, so it is in none if the join then fails. Into a SpotWide Spot it is
+// moved to the Spot's node first if it is elsewhere, and joins between two of its turns: InvalidOperation when one of its own
+// turns waits for that, or when nothing here moves objects. It has the next owner generation then, and Activate runs.
 func (a *Actors) Join(ctx context.Context, actor ActorRef, spot SpotRef) error {
 	return a.s.join(ctx, actor, spot)
 }
 
-// Leave ends an Actor's membership of a Spot: a turn of the Spot. InvalidOperation says that it is no member of it.
+// Leave ends an Actor's membership of a Spot: a turn of the Spot. InvalidOperation says that it is no member of it, or that
+// one of its own turns waits to leave a SpotWide Spot. From such a Spot it leaves between two of its turns, stays at the
+// node, and has the next owner generation then.
 func (a *Actors) Leave(ctx context.Context, actor ActorRef, spot SpotRef) error {
 	return a.s.leave(ctx, actor, spot)
 }

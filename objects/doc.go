@@ -39,6 +39,9 @@
 //     Ready with the message at the head, and a refusal only once the cancel has won; all else is Unknown.
 //   - An ordinary message reaches whichever incarnation is Ready (FO-4.1, FO-10.7). What names a generation reaches that
 //     one or nothing (FO-10.8).
+//   - A SpotWide Spot and its members are on one node, and move, end and are released together or not at all: a member's
+//     record names its Spot instead of an owner. Its owner generation, and so its fencing token, grows with each join, leave
+//     and move of the Spot, and never repeats (I6).
 //   - A dead owner's objects are Unavailable until released: nothing restores them elsewhere (FO-4.2c, FO-10.10).
 //   - A stale route ends the call with Unavailable and NotAccepted; the wrong node never runs it (FO-4.2a). Missing,
 //     Creating and failures are never cached.
@@ -51,13 +54,16 @@
 //   - Nothing is repeated. After Unknown the operation may have run; examples/idempotent shows how to ask again safely.
 //   - In one process caller and object share payload slices: they must not be changed after the call, nor during the turn.
 //   - Membership is a field of the Actor's record. A Spot's list of members is in memory, and may name for a while an Actor
-//     that has gone; it is corrected when a message to that Actor is refused.
+//     that has gone; it is corrected when a message to that Actor is refused. That of a SpotWide Spot is exact.
+//   - The members of a SpotWide Spot end with it, and with its release.
 //   - A factory that never returns costs a goroutine until its process ends, and its creation is cancelled.
 //
 // # Failure handling
 //
 //   - The node's lease lapses: nothing starts, running turns' contexts end. Back under a new lease generation each object
 //     is adopted by a compare-and-set at its next turn, and dropped only when that shows that it is another's.
+//   - A node dies in the middle of a join or leave: the Actor's record says what it is. The write is settled before the
+//     turn of the Spot ends, however long the store takes.
 //   - The store is away: objects that are open go on for as long as the lease lasts. Creations, closes and first look-ups
 //     end with Unavailable, as NotAccepted when nothing was written.
 //   - A node dies: see Release. Its lease must be provably gone, which takes one TTL.
@@ -72,7 +78,9 @@
 //   - create.go, flight.go and activation.go make objects; settle.go pursues record writes; adopt.go keeps objects after a
 //     lapse; end.go closes them; release.go takes them from the dead, which proof.go
 //     proves.
-//   - membership.go and broadcast.go are Spots and their members, entry.go the Entry Spot, explain.go and list.go what
+//   - membership.go, membership_list.go and broadcast.go are Spots and their members; spotwide.go, spotwide_write.go and
+//     spotwide_life.go are SpotWide Spots, whose members are located by reference, interrupt.go the turns that they put between
+//     two others; entry.go is the Entry Spot, explain.go and list.go what
 //     operators ask, stats.go the counters of all this; pool.go keeps its goroutines.
 //   - object.go, mailbox.go, turn.go, deal.go, scheduler.go, timer.go, waiter.go, chain.go, registry.go, refusal.go,
 //     instant.go, metrics.go (the counters of turns) and stop.go run the turns.

@@ -37,7 +37,8 @@ func (p *Spots) Find(ctx context.Context, id string) (Location, error) {
 }
 
 // Close ends a Spot. It refuses joins from the beginning of the call on; then as Actors.Destroy. Members that are left
-// belong to their nodes' Entry Spots again.
+// belong to their nodes' Entry Spots again. Those of a SpotWide Spot end with it: their Closing runs with CloseSpot before the
+// Spot's, what they have accepted and not run ends with NotFound and Accepted, and their IDs are free.
 func (p *Spots) Close(ctx context.Context, ref SpotRef) error {
 	return p.s.end(ctx, "close", kvlocation.KindSpot, ref.ID, ref.Generation)
 }
@@ -55,7 +56,8 @@ func (p *Spots) Send(ctx context.Context, id string, data []byte, opts ...CallOp
 	return err
 }
 
-// Release takes the authority over a Spot from an owner that is provably gone; see Actors.Release.
+// Release takes the authority over a Spot from an owner that is provably gone; see Actors.Release. The members of a SpotWide
+// Spot are released with it.
 func (p *Spots) Release(ctx context.Context, ref SpotRef) error {
 	return p.s.releaseOne(ctx, kvlocation.KindSpot, ref.ID, ref.Generation)
 }
