@@ -1,0 +1,513 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/channels"
+	"natsfabric/fabrictest"
+	"natsfabric/internal/wire"
+	"natsfabric/kvlocation"
+	"natsfabric/objects"
+	"natsfabric/outcome"
+	"natsfabric/session/internal/frame"
+)
+
+// long bounds everything that is expected to happen.
+const long = 30 * time.Second
+
+// bed is a NATS server and the nodes on it.
+type bed struct {
+	t      *testing.T
+	server *fabrictest.Server
+	log    *book
+	nodes  []*node
+}
+
+// node is one node of a bed: all parts below fabric, and sessions.
+type node struct {
+	*Service
+	b      *bed
+	rid    string
+	nc     *nats.Conn
+	proxy  *fabrictest.Proxy
+	store  *kvlocation.Store
+	lease  *kvlocation.Lease
+	dir    *kvlocation.Directory
+	router *channels.Router
+	objs   *objects.Service
+	web    *httptest.Server
+	stop   func()
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{t: t, server: fabrictest.StartServer(t), log: newBook()}
+	nc := b.connect(b.server.URL(), "setup", nil)
+	defer nc.Close()
+	if _, err := kvlocation.Init(t.Context(), nc, kvlocation.Setup{Mesh: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bed) connect(url, name string, onState func(up bool)) *nats.Conn {
+	b.t.Helper()
+	opts := []nats.Option{nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond)}
+	if onState != nil {
+		opts = append(opts, nats.DisconnectErrHandler(func(*nats.Conn, error) { onState(false) }), nats.ReconnectHandler(func(*nats.Conn) { onState(true) }))
+	}
+	nc, err := nats.Connect(url, opts...)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return nc
+}
+
+// tune changes a node's configuration.
+type tune func(*Config, *kvlocation.LeaseConfig)
+
+func heartbeat(d time.Duration) tune {
+	return func(c *Config, _ *kvlocation.LeaseConfig) { c.Heartbeat = d }
+}
+
+// shortLease lets a node be known gone quickly.
+func shortLease(_ *Config, l *kvlocation.LeaseConfig) {
+	l.TTL, l.Renew, l.Margin = 4*time.Second, 300*time.Millisecond, time.Second
+}
+
+// letIn is an authenticator: the credentials are the subject, and "wrong" is refused.
+func letIn(_ context.Context, h Hello) (Identity, error) {
+	if string(h.Credentials) == "wrong" {
+		return Identity{}, errors.New("no such user")
+	}
+	return Identity{Subject: string(h.Credentials), Data: []byte("data of " + string(h.Credentials)), Welcome: []byte("hello " + string(h.Credentials))}, nil
+}
+
+// node starts a node behind a proxy of its own.
+func (b *bed) node(rid string, tunes ...tune) *node {
+	t := b.t
+	t.Helper()
+	ctx := t.Context()
+	n := &node{b: b, rid: rid, proxy: b.server.Proxy(t)}
+	var up atomic.Pointer[func(bool)]
+	n.nc = b.connect(n.proxy.URL(), rid, func(on bool) {
+		if f := up.Load(); f != nil {
+			(*f)(on)
+		}
+	})
+	cfg := Config{Mesh: wire.Mesh("m"), RID: rid, Authenticate: letIn, GoAway: 100 * time.Millisecond}
+	lease := kvlocation.LeaseConfig{RID: rid}
+	for _, f := range tunes {
+		f(&cfg, &lease)
+	}
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	n.store, err = kvlocation.Open(ctx, n.nc, kvlocation.Config{Mesh: "m", RID: rid, AttemptTimeout: time.Second})
+	ok(err)
+	n.lease, err = n.store.AcquireLease(ctx, lease)
+	ok(err)
+	n.dir, err = n.store.OpenDirectory(ctx, kvlocation.DirectoryConfig{Lease: n.lease})
+	ok(err)
+	n.router, err = channels.New(channels.Config{
+		Mesh: cfg.Mesh, Conn: n.nc, LeaseOf: n.store.LeaseOf, RID: rid, Lifecycle: n.lease.Lifecycle(),
+		Clock: n.lease.Clock(), Gate: n.lease, Directory: n.dir,
+	})
+	ok(err)
+	n.objs, err = objects.New(objects.Config{
+		Mesh: cfg.Mesh, RID: rid, Lifecycle: n.lease.Lifecycle(), Store: n.store, Lease: n.lease, Directory: n.dir, Router: n.router,
+		Types: []objects.Type{b.log.typ()},
+	})
+	ok(err)
+	cfg.Lifecycle, cfg.Router, cfg.Objects, cfg.Conn, cfg.LeaseOf = n.lease.Lifecycle(), n.router, n.objs, n.nc, n.store.LeaseOf
+	n.Service, err = New(cfg)
+	ok(err)
+	n.web = httptest.NewServer(n.Handler())
+	onState := func(on bool) {
+		if on {
+			_ = n.router.Reconnected()
+		} else {
+			n.router.Disconnected()
+		}
+	}
+	up.Store(&onState)
+	events := make(chan struct{})
+	go n.follow(events)
+	n.stop = func() {
+		n.stop = nil
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := n.Service.Close(ctx); err != nil {
+			t.Logf("closing the sessions of node %q: %v", rid, err)
+		}
+		n.web.Close()
+		if err := n.objs.Close(ctx); err != nil {
+			t.Logf("closing the objects of node %q: %v", rid, err)
+		}
+		if err := n.router.Close(ctx); err != nil {
+			t.Logf("closing the router of node %q: %v", rid, err)
+		}
+		_ = n.dir.Close()
+		rctx, rcancel := context.WithTimeout(ctx, 2*time.Second)
+		_ = n.lease.Release(rctx)
+		rcancel()
+		_ = n.store.Close()
+		n.nc.Close()
+		<-events
+	}
+	t.Cleanup(func() {
+		n.proxy.Heal()
+		if n.stop != nil {
+			n.stop()
+		}
+	})
+	b.nodes = append(b.nodes, n)
+	ok(n.store.PublishDescriptor(ctx, n.lease, kvlocation.Descriptor{State: kvlocation.StateServing, Weight: 1, Types: n.objs.Types()}))
+	ok(n.router.SetServing(true))
+	b.settle()
+	return n
+}
+
+// settle waits until all directories list all nodes.
+func (b *bed) settle() {
+	b.t.Helper()
+	fabrictest.Eventually(b.t, long, "all directories agree", func() bool {
+		for _, n := range b.nodes {
+			for _, other := range b.nodes {
+				if n.stop == nil || other.stop == nil {
+					continue
+				}
+				got, ok := n.dir.Members().Get(other.rid)
+				if !ok || got.Lifecycle != other.lease.Lifecycle() || got.State != kvlocation.StateServing {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+// follow tells objects and router what happens to the lease.
+func (n *node) follow(done chan struct{}) {
+	defer close(done)
+	for e := range n.lease.Events() {
+		if e.Kind == kvlocation.LeaseRegained {
+			n.objs.Regained()
+			_ = n.router.SetServing(true)
+			continue
+		}
+		n.objs.Lapsed()
+		_ = n.router.SetServing(false)
+	}
+}
+
+// vanish ends a node for the others as if its process had died: its connection goes, and its lease is not renewed.
+func (n *node) vanish() { n.proxy.Apply(fabrictest.RefuseReconnect, fabrictest.Cut) }
+
+// actor makes an Actor at this node.
+func (n *node) actor(id string) objects.ActorRef {
+	n.b.t.Helper()
+	ref, err := n.objs.Actors().Create(n.b.ctx(), "counter", id, nil, objects.AtNode(n.rid))
+	if err != nil {
+		n.b.t.Fatal(err)
+	}
+	return ref
+}
+
+func (b *bed) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(b.t.Context(), long)
+	b.t.Cleanup(cancel)
+	return ctx
+}
+
+// book is what the Actors of a test have seen, over all nodes.
+type book struct {
+	mu    sync.Mutex
+	lines map[string][]string // by Actor
+	// onTurn, if set, answers a message instead.
+	onTurn atomic.Pointer[func(ctx context.Context, req *objects.Request) (objects.Reply, error)]
+}
+
+func newBook() *book { return &book{lines: map[string][]string{}} }
+
+func (l *book) write(id, format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines[id] = append(l.lines[id], fmt.Sprintf(format, args...))
+}
+
+func (l *book) of(id string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string(nil), l.lines[id]...)
+}
+
+// has reports how often an Actor wrote a line.
+func (l *book) has(id, line string) int {
+	n := 0
+	for _, s := range l.of(id) {
+		if s == line {
+			n++
+		}
+	}
+	return n
+}
+
+// counter is an Actor that counts. Messages: "add" answers the count; "push N" pushes N numbered texts; "fail" fails;
+// anything else is echoed.
+type counter struct {
+	log *book
+	n   int
+}
+
+func (l *book) typ() objects.Type {
+	return objects.Type{Name: "counter", Class: kvlocation.ClassActor, Move: objects.MoveState, New: func(context.Context, *objects.Self, []byte) (objects.Object, error) {
+		return &counter{log: l}, nil
+	}}
+}
+
+func (c *counter) Capture(context.Context, *objects.Self) (objects.State, error) {
+	return objects.State{Version: 1, Data: fmt.Append(nil, c.n)}, nil
+}
+
+func (c *counter) Restore(_ context.Context, _ *objects.Self, s objects.State) error {
+	_, err := fmt.Sscan(string(s.Data), &c.n)
+	return err
+}
+
+func (c *counter) Bound(_ context.Context, self *objects.Self, b *Binding) {
+	c.log.write(self.ID(), "bound %s %d", b.Subject(), b.Generation())
+}
+
+func (c *counter) Unbound(_ context.Context, self *objects.Self, b *Binding, why Reason) {
+	c.log.write(self.ID(), "unbound %s %d: %s", b.Subject(), b.Generation(), why)
+}
+
+func (c *counter) Handle(ctx context.Context, req *objects.Request) (objects.Reply, error) {
+	id, text := req.Self().ID(), string(req.Data())
+	b, bound := From(req)
+	if bound {
+		c.log.write(id, "%s: %s", b.Subject(), text)
+	} else {
+		c.log.write(id, "direct: %s", text)
+	}
+	if f := c.log.onTurn.Load(); f != nil {
+		return (*f)(ctx, req)
+	}
+	word, rest, _ := strings.Cut(text, " ")
+	switch word {
+	case "add":
+		c.n++
+		return objects.Reply{Data: fmt.Append(nil, c.n)}, nil
+	case "push":
+		var n int
+		_, _ = fmt.Sscan(rest, &n)
+		present, ok := Of(req)
+		if !ok {
+			return objects.Reply{}, outcome.New("push", outcome.NotFound, outcome.Accepted, "", "nobody is bound")
+		}
+		for i := range n {
+			if err := present.Push(ctx, fmt.Appendf(nil, "%s %d", req.Self().RID(), i)); err != nil {
+				return objects.Reply{}, err
+			}
+		}
+		return objects.Reply{Data: []byte("pushed")}, nil
+	case "kick":
+		if present, ok := Of(req); ok {
+			present.Unbind(rest)
+		}
+		return objects.Reply{}, nil
+	case "fail":
+		return objects.Reply{}, outcome.New("handle", outcome.Rejected, outcome.Accepted, "", "the counter does not want to")
+	}
+	return objects.Reply{Data: req.Data()}, nil
+}
+
+// link is a client that speaks frames, for tests of what a client library hides.
+type link struct {
+	t      *testing.T
+	name   string
+	frames chan got
+	send   func(data []byte) error
+	cut    func()
+	closed chan struct{} // when nothing comes any more
+	mute   atomic.Bool   // pings are not answered
+	next   uint64
+	hello  got
+}
+
+type got struct {
+	frame.Header
+	data string
+}
+
+func (g got) String() string { return fmt.Sprintf("%+v %q", g.Header, g.data) }
+
+// dial opens a session over a WebSocket and returns it with its welcome read.
+func (n *node) dial(credentials string) *link {
+	n.b.t.Helper()
+	l := n.dialRaw(nil)
+	l.write(frame.Header{Type: frame.Hello, V: frame.Version, Client: "test"}, credentials)
+	l.hello = l.want(frame.Welcome)
+	return l
+}
+
+// dialRaw connects a WebSocket and says nothing.
+func (n *node) dialRaw(dialer func(ctx context.Context, network, addr string) (net.Conn, error)) *link {
+	t := n.b.t
+	t.Helper()
+	hc := &http.Client{Transport: &http.Transport{DialContext: dialer}}
+	ctx, cancel := context.WithCancel(context.Background())
+	conn, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(n.web.URL, "http"), &websocket.DialOptions{HTTPClient: hc})
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	conn.SetReadLimit(1 << 24)
+	l := &link{t: t, frames: make(chan got, 100_000), closed: make(chan struct{})}
+	l.send = func(data []byte) error { return conn.Write(ctx, websocket.MessageBinary, data) }
+	l.cut = func() { _ = conn.CloseNow() }
+	go func() {
+		defer close(l.closed)
+		for {
+			_, data, err := conn.Read(ctx)
+			if err != nil {
+				return
+			}
+			l.took(data)
+		}
+	}()
+	t.Cleanup(func() { cancel(); l.cut(); <-l.closed; hc.CloseIdleConnections() })
+	return l
+}
+
+// dialNATS opens a session over NATS.
+func (n *node) dialNATS(credentials string) *link {
+	n.b.t.Helper()
+	l, _ := n.b.dialNATS(n.b.server.URL(), credentials)
+	l.hello = l.want(frame.Welcome)
+	return l
+}
+
+func (b *bed) dialNATS(url, credentials string) (*link, *nats.Conn) {
+	t := b.t
+	t.Helper()
+	nc := b.connect(url, "client", nil)
+	l := &link{t: t, frames: make(chan got, 100_000), closed: make(chan struct{})}
+	inbox := nc.NewInbox()
+	sub, err := nc.Subscribe(inbox+".>", func(m *nats.Msg) { l.took(m.Data) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = sub
+	l.send = func(data []byte) error { return nc.PublishRequest(l.hello.To, inbox+".f", data) }
+	l.cut = nc.Close
+	t.Cleanup(nc.Close)
+	if err := nc.PublishRequest(frame.OpenSubject("m"), inbox+".h", frame.Make(&frame.Header{Type: frame.Hello, V: 1}, []byte(credentials))); err != nil {
+		t.Fatal(err)
+	}
+	return l, nc
+}
+
+func (l *link) took(data []byte) {
+	h, payload, err := frame.Parse(data)
+	if err != nil {
+		h.Text = err.Error()
+	}
+	if h.Type == frame.Ping {
+		if !l.mute.Load() {
+			_ = l.send(frame.Make(&frame.Header{Type: frame.Pong}, nil))
+		}
+		return
+	}
+	l.frames <- got{h, string(payload)}
+}
+
+func (l *link) write(h frame.Header, payload string) {
+	l.t.Helper()
+	if err := l.send(frame.Make(&h, []byte(payload))); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// read returns the next frame.
+func (l *link) read() got {
+	l.t.Helper()
+	select {
+	case g := <-l.frames:
+		return g
+	case <-time.After(long):
+		l.t.Fatal("no frame came")
+	}
+	return got{}
+}
+
+// want returns the next frame, which must be of this type.
+func (l *link) want(typ string) got {
+	l.t.Helper()
+	g := l.read()
+	if g.Type != typ {
+		l.t.Fatalf("got %v, want %s", g, typ)
+	}
+	return g
+}
+
+// ask sends a request and returns its id.
+func (l *link) ask(typ, token, payload string) uint64 {
+	l.t.Helper()
+	l.next++
+	l.write(frame.Header{Type: typ, ID: l.next, Token: token, MS: 20_000}, payload)
+	return l.next
+}
+
+// call sends a request and returns its answer, which must be the next frame.
+func (l *link) call(typ, token, payload string) got {
+	l.t.Helper()
+	id := l.ask(typ, token, payload)
+	g := l.read()
+	if g.ID != id || g.Type != frame.OK && g.Type != frame.Err {
+		l.t.Fatalf("got %v, want the answer to %d", g, id)
+	}
+	return g
+}
+
+// bind binds to an Actor and returns the answer.
+func (l *link) bind(ref string) got {
+	l.t.Helper()
+	l.next++
+	l.write(frame.Header{Type: frame.Bind, ID: l.next, Ref: ref, MS: 20_000}, "")
+	g := l.read()
+	if g.ID != l.next {
+		l.t.Fatalf("got %v, want the answer to a bind", g)
+	}
+	return g
+}
+
+func wantErr(t testing.TB, g got, kind outcome.Kind, acc outcome.Acceptance, words ...string) {
+	t.Helper()
+	if g.Type != frame.Err || g.Kind != kind.String() || g.Acceptance != acc.String() {
+		t.Fatalf("got %v, want %v (%v)", g, kind, acc)
+	}
+	for _, w := range words {
+		if !strings.Contains(g.Text, w) {
+			t.Fatalf("the text %q does not say %q", g.Text, w)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"natsfabric/outcome"
+	"natsfabric/session/internal/frame"
+)
+
+// Binding is the client's to one Actor. It lives through sessions: in each new one it is made again.
+//
+// Concurrency: all methods may be called from any goroutine.
+type Binding struct {
+	c *Client
+
+	mu     sync.Mutex
+	ref    string
+	at     *session // nil while there is none
+	token  string
+	number uint64
+	node   string
+	owner  uint64
+	over   error
+}
+
+// Bind binds the session to an Actor: actor/<escaped id>@<generation>, the text form of an objects.ActorRef. Without the
+// generation it is the present incarnation. Its binding to another session, if there is one, ends. In each later session
+// the client binds again to that same incarnation.
+//
+// The error is an *outcome.Error: NotFound when there is no such Actor, Rejected when the client is not allowed to,
+// Unavailable when the Actor's node does not answer or there is no session.
+func (c *Client) Bind(ctx context.Context, ref string) (*Binding, error) {
+	s, err := c.present("bind", ref)
+	if err != nil {
+		return nil, err
+	}
+	b := &Binding{c: c, ref: ref}
+	if err := b.bind(ctx, s); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.bindings = append(c.bindings, b)
+	c.mu.Unlock()
+	return b, nil
+}
+
+// bind asks for the binding in a session.
+func (b *Binding) bind(ctx context.Context, s *session) error {
+	ref := b.Ref()
+	return s.do(ctx, &call{op: "bind", target: ref, bind: b}, &frame.Header{Type: frame.Bind, Ref: ref}, nil)
+}
+
+// bound takes the answer to a bind. It runs before the session reads on.
+func (b *Binding) bound(s *session, h *frame.Header) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.at, b.token, b.number, b.ref, b.node, b.owner = s, h.Token, h.Number, h.Ref, h.RID, h.Owner
+}
+
+func (b *Binding) unbound(s *session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.at == s {
+		b.at, b.token = nil, ""
+	}
+}
+
+func (b *Binding) moved(h *frame.Header) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.node, b.owner = h.RID, h.Owner
+}
+
+// end ends the binding for good, and tells the application.
+func (b *Binding) end(why string, err error) {
+	b.mu.Lock()
+	b.at, b.token, b.over = nil, "", err
+	b.mu.Unlock()
+	b.c.forget(b)
+	b.c.event(Event{Kind: EventEnded, Binding: b, Why: why, Err: err})
+}
+
+func (c *Client) forget(b *Binding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, x := range c.bindings {
+		if x == b {
+			c.bindings = append(c.bindings[:i:i], c.bindings[i+1:]...)
+			return
+		}
+	}
+}
+
+// Ref is the Actor: actor/<escaped id>@<generation>.
+func (b *Binding) Ref() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ref
+}
+
+// Where returns where the Actor is, as far as the session's node knows, and its owner generation.
+func (b *Binding) Where() (node string, ownerGeneration uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.node, b.owner
+}
+
+// Generation is the binding's number at its Actor, in the present session: a later bind has a larger one.
+func (b *Binding) Generation() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.number
+}
+
+// Ended returns why the binding is over; nil while it is not.
+func (b *Binding) Ended() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.over
+}
+
+func (b *Binding) place() (*session, string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.at, b.token
+}
+
+// present returns the session and the token, or why there is none.
+func (b *Binding) present(op string) (*session, string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.over != nil:
+		return nil, "", outcome.Wrap(op, outcome.InvalidOperation, outcome.NotAccepted, b.ref, "the binding is over", b.over)
+	case b.at == nil:
+		return nil, "", outcome.New(op, outcome.Unavailable, outcome.NotAccepted, b.ref, "there is no session, or the Actor is not bound in it yet")
+	}
+	return b.at, b.token, nil
+}
+
+// Request sends data to the Actor and returns its reply. The error is an *outcome.Error that says what is known of
+// acceptance; nothing is sent again.
+func (b *Binding) Request(ctx context.Context, data []byte) ([]byte, error) {
+	return b.request(ctx, "request", frame.Request, false, data)
+}
+
+// RequestNoticed is Request with a notice as soon as the Actor's mailbox has the message, so that a failure after that says
+// Accepted instead of Unknown, where the session's node hears of it. It costs that node one more message.
+func (b *Binding) RequestNoticed(ctx context.Context, data []byte) ([]byte, error) {
+	return b.request(ctx, "request", frame.Request, true, data)
+}
+
+// Send sends data to the Actor and returns once its mailbox has it. Errors are those of Request.
+func (b *Binding) Send(ctx context.Context, data []byte) error {
+	_, err := b.request(ctx, "send", frame.Send, false, data)
+	return err
+}
+
+func (b *Binding) request(ctx context.Context, op, typ string, early bool, data []byte) ([]byte, error) {
+	s, token, err := b.present(op)
+	if err != nil {
+		return nil, err
+	}
+	k := &call{op: op, target: b.Ref()}
+	if err := s.do(ctx, k, &frame.Header{Type: typ, Token: token, Early: early}, data); err != nil {
+		return nil, err
+	}
+	return k.data, nil
+}
+
+// Unbind ends the binding, for good: it is not made again in another session, whatever the error says. While there is no
+// session that is all.
+func (b *Binding) Unbind(ctx context.Context) error {
+	s, token, err := b.present("unbind")
+	b.mu.Lock()
+	if b.over == nil {
+		b.over = errUnbound
+	}
+	b.at = nil
+	b.mu.Unlock()
+	b.c.forget(b)
+	if s == nil {
+		if errors.Is(err, outcome.Unavailable) {
+			return nil
+		}
+		return err
+	}
+	s.mu.Lock()
+	delete(s.by, token)
+	s.mu.Unlock()
+	return s.do(ctx, &call{op: "unbind", target: b.Ref()}, &frame.Header{Type: frame.Unbind, Token: token}, nil)
+}
+
+var errUnbound = errors.New("it was unbound")
+
+// rebind makes every binding again in a new session.
+func (c *Client) rebind(s *session) {
+	c.mu.Lock()
+	bindings := append([]*Binding(nil), c.bindings...)
+	c.mu.Unlock()
+	if len(bindings) == 0 {
+		return
+	}
+	c.wg.Go(func() {
+		for _, b := range bindings {
+			c.bindAgain(b, s)
+		}
+	})
+}
+
+// bindAgain makes one binding again, or ends it when that cannot be.
+func (c *Client) bindAgain(b *Binding, s *session) {
+	for tries := 0; b.Ended() == nil; tries++ {
+		err := b.bind(c.ctx, s)
+		s.mu.Lock()
+		over := s.over != nil || s.away
+		s.mu.Unlock()
+		switch {
+		case err == nil && b.Ended() != nil: // unbound meanwhile
+			_, token := b.place()
+			_ = s.do(c.ctx, &call{op: "unbind", target: b.Ref()}, &frame.Header{Type: frame.Unbind, Token: token}, nil) // it ends with the session at the latest
+			return
+		case err == nil:
+			c.event(Event{Kind: EventBound, Binding: b})
+			return
+		case over || c.ctx.Err() != nil:
+			return
+		case passing(err):
+			if !c.pause(min(tries, 5)) {
+				return
+			}
+		default:
+			b.end("lost", err)
+			return
+		}
+	}
+}
+
+// passing reports whether a bind that failed may succeed later.
+func passing(err error) bool {
+	switch outcome.KindOf(err) {
+	case outcome.Unavailable, outcome.DeadlineExceeded, outcome.ShuttingDown, outcome.CapacityExceeded:
+		return true
+	}
+	return false
+}

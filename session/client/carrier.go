@@ -1,0 +1,182 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/outcome"
+	"natsfabric/session/internal/frame"
+)
+
+// carrier is one connection that carries frames. read is called by one goroutine, write by one at a time.
+type carrier interface {
+	read() (incoming, error)
+	write(id uint64, data []byte) error
+	// close ends the connection; read then returns an error.
+	close()
+}
+
+// incoming is a frame, or, over NATS, what is known of a frame that was not taken.
+type incoming struct {
+	data []byte
+	// id is that of the frame that was refused, err why. gone: there is no such session any more.
+	id   uint64
+	err  *outcome.Error
+	gone bool
+}
+
+// connect opens a connection to an address, with the hello on its way.
+func connect(ctx context.Context, cfg *Config, url string, hello []byte) (carrier, error) {
+	if strings.HasPrefix(url, "ws") {
+		return dialWebSocket(ctx, cfg, url, hello)
+	}
+	return dialNATS(ctx, cfg, url, hello)
+}
+
+type webSocket struct {
+	conn   *websocket.Conn
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// maxReply is the greatest frame that a node sends over a WebSocket.
+const maxReply = 64 << 20
+
+func dialWebSocket(ctx context.Context, cfg *Config, url string, hello []byte) (carrier, error) {
+	conn, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: cfg.HTTP})
+	if err != nil {
+		if resp != nil && resp.StatusCode == 503 {
+			return nil, outcome.Wrap("open session", outcome.Unavailable, outcome.NotAccepted, url, "the node has no room, or is about to stop", err)
+		}
+		return nil, outcome.Wrap("open session", outcome.Unavailable, outcome.NotAccepted, url, "no connection", err)
+	}
+	conn.SetReadLimit(maxReply)
+	w := &webSocket{conn: conn}
+	w.ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if err := conn.Write(ctx, websocket.MessageBinary, hello); err != nil {
+		w.close()
+		return nil, outcome.Wrap("open session", outcome.Unavailable, outcome.NotAccepted, url, "the hello could not be sent", err)
+	}
+	return w, nil
+}
+
+func (w *webSocket) read() (incoming, error) {
+	_, data, err := w.conn.Read(w.ctx)
+	return incoming{data: data}, err
+}
+
+// writeTimeout bounds the writing of one frame.
+const writeTimeout = 20 * time.Second
+
+func (w *webSocket) write(_ uint64, data []byte) error {
+	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
+	defer cancel()
+	return w.conn.Write(ctx, websocket.MessageBinary, data)
+}
+
+func (w *webSocket) close() {
+	w.cancel()
+	_ = w.conn.CloseNow() // it is over in either case
+}
+
+// natsCarrier is a session over a NATS connection of its own, which lives as long as the session.
+type natsCarrier struct {
+	nc    *nats.Conn
+	sub   *nats.Subscription
+	inbox string
+	done  chan struct{}
+	once  sync.Once
+
+	mu sync.Mutex
+	to string // the session's subject, from the welcome
+}
+
+// natsPending bounds what the client library holds for a session.
+const natsPending = 4096
+
+func dialNATS(ctx context.Context, cfg *Config, url string, hello []byte) (carrier, error) {
+	n := &natsCarrier{done: make(chan struct{})}
+	opts := append([]nats.Option{
+		nats.Name(cfg.Name), nats.Timeout(timeLeft(ctx, cfg.HandshakeTimeout)),
+	}, cfg.NATS...)
+	opts = append(opts, nats.NoReconnect(), nats.ReconnectBufSize(-1), nats.ClosedHandler(func(*nats.Conn) { n.once.Do(func() { close(n.done) }) }))
+	var err error
+	if n.nc, err = nats.Connect(url, opts...); err != nil {
+		return nil, outcome.Wrap("open session", outcome.Unavailable, outcome.NotAccepted, url, "no connection", err)
+	}
+	n.inbox = n.nc.NewInbox()
+	n.sub, err = n.nc.SubscribeSync(n.inbox + ".>")
+	if err == nil {
+		err = n.sub.SetPendingLimits(natsPending, -1)
+	}
+	if err == nil {
+		err = n.nc.PublishRequest(frame.OpenSubject(cfg.Mesh), n.inbox+".0", hello)
+	}
+	if err != nil {
+		n.close()
+		return nil, outcome.Wrap("open session", outcome.Unavailable, outcome.NotAccepted, url, "the hello could not be sent", err)
+	}
+	return n, nil
+}
+
+func timeLeft(ctx context.Context, most time.Duration) time.Duration {
+	if at, ok := ctx.Deadline(); ok {
+		return max(time.Millisecond, min(most, time.Until(at)))
+	}
+	return most
+}
+
+func (n *natsCarrier) read() (incoming, error) {
+	m, err := n.sub.NextMsgWithContext(untilDone{n.done})
+	if err != nil {
+		if errors.Is(err, context.Canceled) {
+			err = nats.ErrConnectionClosed
+		}
+		return incoming{}, err
+	}
+	token := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	var id uint64
+	_, _ = fmt.Sscan(token, &id) // another subject has no number
+	if m.Header.Get("Status") == "503" {
+		return incoming{id: id, gone: true, err: outcome.New("", outcome.Unavailable, outcome.NotAccepted, "", "the session's node has gone, or no node takes sessions")}, nil
+	}
+	if e := outcome.FromHeaders(m.Header, "", ""); e != nil {
+		return incoming{id: id, err: e, gone: e.Kind == outcome.NotFound}, nil
+	}
+	return incoming{data: m.Data}, nil
+}
+
+func (n *natsCarrier) write(id uint64, data []byte) error {
+	n.mu.Lock()
+	to := n.to
+	n.mu.Unlock()
+	return n.nc.PublishRequest(to, fmt.Sprintf("%s.%d", n.inbox, id), data)
+}
+
+func (n *natsCarrier) close() {
+	_ = n.nc.FlushTimeout(time.Second) // the bye, if there is one
+	n.nc.Close()
+	<-n.done
+}
+
+// untilDone is a context that ends with a channel.
+type untilDone struct{ done chan struct{} }
+
+func (u untilDone) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (u untilDone) Done() <-chan struct{}       { return u.done }
+func (u untilDone) Value(any) any               { return nil }
+func (u untilDone) Err() error {
+	select {
+	case <-u.done:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
