@@ -104,7 +104,7 @@ func (p companion) Ended(_ *objects.Self, v any, why objects.CloseReason) {
 	switch why {
 	case objects.CloseMoved:
 		p.s.bound.remove(b)
-	case objects.CloseLost, objects.CloseReleased:
+	case objects.CloseLost:
 		p.s.over(b, ReasonLost, "the Actor is not at its node any more")
 	default:
 		p.s.over(b, ReasonClosed, "the Actor was closed")

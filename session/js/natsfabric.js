@@ -101,7 +101,12 @@ class Client {
     } catch (e) {
       return this._over(null, new FabricError("NotConfigured", "NotAccepted", `there are no credentials: ${e}`));
     }
-    if (!this.#closed) this.#session = new Session(this, this.#urls[this.#at], this.#options, credentials);
+    if (this.#closed) return;
+    try {
+      this.#session = new Session(this, this.#urls[this.#at], this.#options, credentials);
+    } catch (e) { // an address that is none
+      this._over(null, new FabricError("InvalidOperation", "NotAccepted", `no connection: ${e}`));
+    }
   }
 
   _opened(session) {
