@@ -22,10 +22,10 @@ import (
 
 var seed = flag.Uint64("seed", 0, "seed of TestLinearizable; 0 means a random one, which is printed")
 
-// What TestLinearizable runs on each bed: 6 programs with a path of their own, each 60 operations on 4 objects.
+// What TestLinearizable runs on each bed: 6 programs with a path of their own, each 120 operations on 4 objects.
 const (
 	linPrograms = 6
-	linSteps    = 60
+	linSteps    = 120
 	linKeys     = 4
 )
 
@@ -45,7 +45,7 @@ func TestLinearizable(t *testing.T) {
 		for i := range linPrograms {
 			w := &worker{
 				t: t, h: h, party: b.partyAt(t, i%len(b.servers), 150*time.Millisecond), client: i,
-				rnd: rand.New(rand.NewPCG(s, uint64(i))), owner: Owner{RID: fmt.Sprintf("n%d", i), Lifecycle: uint64(i + 1), Lease: 1},
+				rnd: rand.New(rand.NewPCG(s, uint64(i))), owner: linOwner(i),
 				known: map[string]Entry{},
 			}
 			wg.Go(w.run)
@@ -72,6 +72,10 @@ func stepDown(t *testing.T, b *bed, h *history) {
 			t.Errorf("step down: %v", err)
 		}
 	}
+}
+
+func linOwner(i int) Owner {
+	return Owner{RID: fmt.Sprintf("n%d", i), Lifecycle: uint64(i + 1), Lease: 1}
 }
 
 func linKey(i int) ObjectKey { return ObjectKey{Kind: KindActor, ID: fmt.Sprintf("lin%d", i)} }
@@ -106,11 +110,17 @@ func (h *history) len() int {
 
 func (h *history) check(t *testing.T) {
 	t.Helper()
-	count := map[modelEnd]int{}
+	count, applied := map[modelEnd]int{}, map[Verb]int{}
 	for _, o := range h.ops {
-		count[o.Output.(modelOutput).end]++
+		end := o.Output.(modelOutput).end
+		if count[end]++; end == endApplied {
+			applied[o.Input.(modelInput).verb]++
+		}
 	}
-	t.Logf("%d operations: %v", len(h.ops), count)
+	t.Logf("%d operations: %v; applied: %v", len(h.ops), count, applied)
+	if applied[VerbAccept] == 0 {
+		t.Error("no move was made: the run shows little")
+	}
 	for _, end := range []modelEnd{endApplied, endRefused, endUnknown, endSaw} {
 		if count[end] == 0 {
 			t.Errorf("no operation ended as %s: the run shows little", end)
@@ -150,8 +160,14 @@ type worker struct {
 func (w *worker) run() {
 	for range linSteps {
 		key := linKey(w.rnd.IntN(linKeys))
+		for range linKeys { // rather where there is something to do
+			if at, ok := w.known[key.ID]; !ok || len(w.fitting(at)) > 0 {
+				break
+			}
+			key = linKey(w.rnd.IntN(linKeys))
+		}
 		w.breakSomething()
-		if at, ok := w.known[key.ID]; !ok || w.rnd.IntN(4) == 0 {
+		if at, ok := w.known[key.ID]; !ok || w.rnd.IntN(4) == 0 || len(w.fitting(at)) == 0 && w.rnd.IntN(6) > 0 {
 			w.known[key.ID] = w.readFor(w.t, w.h, key)
 		} else {
 			w.write(key, at)
@@ -197,27 +213,32 @@ func (w *worker) breakSomething() {
 
 // write tries what seems possible after at, now and then something else.
 func (w *worker) write(key ObjectKey, at Entry) {
-	verbs := map[Phase][]Verb{
-		PhaseMissing:  {VerbCreate},
-		PhaseCreating: {VerbReady, VerbReady, VerbTakeover, VerbCancel},
-		PhaseReady:    {VerbAdopt, VerbWith, VerbWith, VerbClose},
-	}[at.Phase()]
-	verb := verbs[w.rnd.IntN(len(verbs))]
+	verbs := w.fitting(at)
+	verb := VerbCreate
+	if len(verbs) > 0 {
+		verb = verbs[w.rnd.IntN(len(verbs))]
+	}
 	if w.rnd.IntN(8) == 0 {
-		verb = []Verb{VerbCreate, VerbReady, VerbAdopt, VerbWith, VerbClose}[w.rnd.IntN(5)]
+		verb = []Verb{VerbCreate, VerbReady, VerbAdopt, VerbWith, VerbClose, VerbAccept, VerbAbort, VerbCommit}[w.rnd.IntN(8)]
 	}
 	if verb == VerbAdopt {
 		w.owner.Lease++
 	}
 	by := w.owner
-	if verb == VerbWith && at.Record.Owner.RID == by.RID {
+	if (verb == VerbWith || verb == VerbPrepare) && at.Record.Owner.RID == by.RID {
 		by = at.Record.Owner // as adopted
 	}
 	a := at.action(verb, by)
+	m, _ := at.Move()
+	if a.Move.Op = m.Op; verb == VerbPrepare {
+		to := (w.client + 1 + w.rnd.IntN(linPrograms-1)) % linPrograms
+		a.Move = Move{Op: fmt.Sprintf("m%d-%d", w.client, w.h.len()), Target: linOwner(to)}
+	}
 	a.Absent = Absence{rid: at.Record.Owner.RID, lifecycle: at.Record.Owner.Lifecycle}
 	in := modelInput{
 		key: key.ID, verb: verb, by: by.RID, lease: by.Lease,
 		incarnation: incarnation(at), ownerGen: at.Record.OwnerGeneration, evidence: at.Record.Owner.RID,
+		move: a.Move.Op, target: a.Move.Target.RID,
 	}
 	switch verb {
 	case VerbCreate:
@@ -240,6 +261,31 @@ func (w *worker) write(key ObjectKey, at Entry) {
 		err = w.settle(pending, &ch, err)
 	}
 	w.h.add(w.client, call, in, modelOutput{end: w.endOf(key, ch, err)})
+}
+
+// fitting are the verbs that this program may make of at.
+func (w *worker) fitting(at Entry) []Verb {
+	m, told := at.Move()
+	mine, target := at.Record.Owner.RID == w.owner.RID, told && m.Target.RID == w.owner.RID
+	switch {
+	case at.Phase() == PhaseMissing:
+		return []Verb{VerbCreate}
+	case at.Phase() == PhaseCreating && mine:
+		return []Verb{VerbReady, VerbReady, VerbReady, VerbCancel}
+	case at.Phase() == PhaseCreating:
+		return []Verb{VerbTakeover, VerbTakeover, VerbTakeover, VerbCancel}
+	case at.Phase() == PhaseReady && mine && told:
+		return []Verb{VerbAdopt, VerbWith, VerbPrepare, VerbPrepare, VerbClearMove}
+	case at.Phase() == PhaseReady && mine:
+		return []Verb{VerbAdopt, VerbWith, VerbPrepare, VerbPrepare, VerbPrepare, VerbClose}
+	case at.Preparing() && mine:
+		return []Verb{VerbAccept, VerbAccept, VerbAccept, VerbAccept, VerbAbort, VerbAdopt}
+	case at.Preparing() && target && w.rnd.IntN(4) == 0:
+		return []Verb{VerbAbort}
+	case at.Accepted() && target:
+		return []Verb{VerbCommit}
+	}
+	return nil
 }
 
 // settle goes on with a write of unknown result: resolves it, gives it up, or leaves it.
@@ -317,6 +363,9 @@ func (p party) readFor(t *testing.T, h *history, key ObjectKey) Entry {
 		st = modelState{
 			incarnation: inc, with: with, phase: e.Phase(), owner: e.Record.Owner.RID,
 			ownerGen: e.Record.OwnerGeneration, lease: e.Record.Owner.Lease,
+		}
+		if m, ok := e.Move(); ok {
+			st.move, st.target, st.accepted = m.Op, m.Target.RID, m.Accepted
 		}
 	}
 	h.add(0, call, modelInput{key: key.ID}, modelOutput{end: endSaw, state: st})

@@ -21,6 +21,9 @@ type modelState struct {
 	ownerGen    uint64
 	lease       uint64
 	with        string // "" until it is set
+	move        string // the operation of the move that the record tells of
+	target      string
+	accepted    bool
 }
 
 // modelInput is one call.
@@ -33,6 +36,8 @@ type modelInput struct {
 	ownerGen    uint64 // that the caller holds
 	with        string // what is set
 	evidence    string // the owner against whom there is evidence
+	move        string // the operation that a move's verb means
+	target      string // to whom a prepare moves it
 }
 
 // modelOutput is how a call ended.
@@ -75,13 +80,39 @@ func (s modelState) after(in modelInput) (modelState, bool) {
 	case VerbAdopt:
 		s2 := s
 		s2.lease = in.lease
-		return s2, s.phase == PhaseReady && held && in.lease > s.lease
+		return s2, (s.phase == PhaseReady || s.phase == PhaseMoving && !s.accepted) && held && in.lease > s.lease
 	case VerbWith:
 		s2 := s
 		s2.with = in.with
 		return s2, s.phase == PhaseReady && held && in.lease == s.lease
 	case VerbClose:
 		return modelState{}, s.phase == PhaseReady && held && in.lease >= s.lease
+	}
+	return s.afterMove(in, held)
+}
+
+// afterMove is after for the verbs of a move.
+func (s modelState) afterMove(in modelInput, held bool) (modelState, bool) {
+	s2, same := s, s.move != "" && s.move == in.move
+	switch in.verb {
+	case VerbPrepare:
+		s2.phase, s2.move, s2.target, s2.accepted = PhaseMoving, in.move, in.target, false
+		return s2, s.phase == PhaseReady && held && in.lease == s.lease && in.target != s.owner
+	case VerbAccept:
+		s2.accepted, s2.lease = true, in.lease
+		return s2, s.phase == PhaseMoving && !s.accepted && same && held && in.lease >= s.lease
+	case VerbAbort:
+		s2.phase, s2.move, s2.target = PhaseReady, "", ""
+		if held {
+			s2.lease = in.lease
+		}
+		return s2, s.phase == PhaseMoving && !s.accepted && same && (held && in.lease >= s.lease || in.by == s.target)
+	case VerbCommit:
+		s2.phase, s2.owner, s2.ownerGen, s2.lease = PhaseReady, in.by, s.ownerGen+1, in.lease
+		return s2, s.phase == PhaseMoving && s.accepted && same && in.by == s.target && in.ownerGen == s.ownerGen
+	case VerbClearMove:
+		s2.move, s2.target, s2.accepted = "", "", false
+		return s2, s.phase == PhaseReady && same && held && in.lease >= s.lease
 	}
 	return s, false
 }
@@ -167,6 +198,11 @@ func TestModel(t *testing.T) {
 		in.with = with
 		return in
 	}
+	moving := func(v Verb, by string, ownerGen uint64) modelInput {
+		in := verb(v, by, "x", ownerGen)
+		in.move, in.target = "m", "b"
+		return in
+	}
 	read := modelInput{key: "k"}
 	saw := func(inc string, phase Phase) modelOutput {
 		if phase == "" {
@@ -202,6 +238,22 @@ func TestModel(t *testing.T) {
 		{"what was set is lost", false, h{
 			op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), applied),
 			op(0, 4, 5, setWith("x", "s"), applied), op(1, 6, 7, read, saw("x", PhaseReady)),
+		}},
+		{"a move", true, h{
+			op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), applied), op(0, 4, 5, moving(VerbPrepare, "a", 1), applied),
+			op(0, 6, 7, moving(VerbAccept, "a", 1), applied), op(1, 8, 9, moving(VerbCommit, "b", 1), applied), op(1, 10, 11, verb(VerbClose, "b", "x", 2), applied),
+		}},
+		{"an abort and the boundary both won", false, h{
+			op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), applied), op(0, 4, 5, moving(VerbPrepare, "a", 1), applied),
+			op(0, 6, 9, moving(VerbAccept, "a", 1), applied), op(1, 6, 9, moving(VerbAbort, "b", 1), applied),
+		}},
+		{"an unknown accept, and the source goes on as if it were not applied", true, h{
+			op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), applied), op(0, 4, 5, moving(VerbPrepare, "a", 1), applied),
+			op(0, 6, 7, moving(VerbAccept, "a", 1), unknown), op(0, 8, 9, moving(VerbAbort, "a", 1), applied),
+		}},
+		{"the source has it back behind the boundary", false, h{
+			op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), applied), op(0, 4, 5, moving(VerbPrepare, "a", 1), applied),
+			op(0, 6, 7, moving(VerbAccept, "a", 1), applied), op(0, 8, 9, verb(VerbClose, "a", "x", 1), applied),
 		}},
 		{"a refusal without a reason", false, h{op(0, 0, 1, create("x"), applied), op(0, 2, 3, verb(VerbReady, "a", "x", 1), refused)}},
 		{"a late create behind a close", false, h{

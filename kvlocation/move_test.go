@@ -20,14 +20,18 @@ var stepsOfMove = []struct {
 	want func(e Entry, op string) bool
 }{
 	{
-		"prepare", func(ctx context.Context, p party, at Entry, op string) (Change, error) { return p.Prepare(ctx, at, n1, op, n2) },
+		"prepare", func(ctx context.Context, p party, at Entry, op string) (Change, error) {
+			return p.Prepare(ctx, at, n1, op, n2)
+		},
 		func(e Entry, op string) bool {
 			m, ok := e.Move()
 			return e.Preparing() && !e.Accepted() && ok && m.Op == op && m.Target.Is("n2", 6) && e.Record.Owner.Is("n1", 5) && e.Record.OwnerGeneration == 1
 		},
 	},
 	{
-		"accept", func(ctx context.Context, p party, at Entry, op string) (Change, error) { return p.Accept(ctx, at, n1, op) },
+		"accept", func(ctx context.Context, p party, at Entry, op string) (Change, error) {
+			return p.Accept(ctx, at, n1, op)
+		},
 		func(e Entry, op string) bool { return e.Accepted() && e.Record.Owner.Is("n1", 5) },
 	},
 	{
@@ -40,8 +44,13 @@ var stepsOfMove = []struct {
 		},
 	},
 	{
-		"clear", func(ctx context.Context, p party, at Entry, op string) (Change, error) { return p.ClearMove(ctx, at, n2, op) },
-		func(e Entry, op string) bool { _, ok := e.Move(); return e.Phase() == PhaseReady && !ok && e.Record.Owner.Is("n2", 6) },
+		"clear", func(ctx context.Context, p party, at Entry, op string) (Change, error) {
+			return p.ClearMove(ctx, at, n2, op)
+		},
+		func(e Entry, op string) bool {
+			_, ok := e.Move()
+			return e.Phase() == PhaseReady && !ok && e.Record.Owner.Is("n2", 6)
+		},
 	},
 }
 
