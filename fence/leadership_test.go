@@ -209,6 +209,11 @@ func TestTransitions(t *testing.T) {
 	if _, err := ledRec.apply(rev, grant{to: b, idle: true}); !errors.Is(err, errMustFence) {
 		t.Errorf("a grant over one who must be fenced: %v", err)
 	}
+	// What a term leaves behind says nothing about the next holder.
+	said.Phase, said.Confirmed = PhaseFenced, &Confirmation{How: ByDevice}
+	if next, err := said.apply(rev, grant{to: b, mustFence: true}); err != nil || next.Tries != nil || next.Claim != nil || next.Confirmed != nil || next.Term != 0 {
+		t.Errorf("a new term begins with %s, %v", asJSON(next), err)
+	}
 	// What a record keeps is bounded, and the newest stays.
 	long := fencing
 	for i := range maxTries + 5 {

@@ -1,0 +1,290 @@
+package fence
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+// mesh is one server, or three, with a mesh's streams.
+type mesh struct {
+	servers []*fabrictest.Server
+	cluster *fabrictest.Cluster
+}
+
+func newMesh(t *testing.T, replicas int) *mesh {
+	t.Helper()
+	m := &mesh{}
+	if replicas == 1 {
+		m.servers = []*fabrictest.Server{fabrictest.StartServer(t)}
+	} else {
+		m.cluster = fabrictest.StartCluster(t, replicas, fabrictest.WithProxiedRoutes())
+		m.cluster.WaitReady(t)
+		m.servers = m.cluster.Servers()
+	}
+	if _, err := kvlocation.Init(testContext(t), m.servers[0].Connect(t, nats.ReconnectBufSize(-1)), kvlocation.Setup{Mesh: "m", Replicas: replicas}); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// store opens a store of its own for a program at url.
+func openStore(t *testing.T, url, rid string) *kvlocation.Store {
+	t.Helper()
+	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	s, err := kvlocation.Open(testContext(t), nc, kvlocation.Config{Mesh: "m", RID: rid, AttemptTimeout: 400 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// quick is a short term: 2 s, of which the last 0.4 s are the margin.
+func quick(node string) ElectionConfig {
+	return ElectionConfig{Name: "db", Node: node, TTL: 2 * time.Second, Renew: 300 * time.Millisecond, Margin: 400 * time.Millisecond, Poll: 50 * time.Millisecond}
+}
+
+// candidate makes one at url.
+func candidate(t *testing.T, url string, cfg ElectionConfig) *Election {
+	t.Helper()
+	e, err := NewElection(openStore(t, url, cfg.Node), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		e.Close(ctx) //nolint:errcheck // the store may be gone; what matters is that nothing is left running
+	})
+	return e
+}
+
+func campaign(t *testing.T, e *Election) *Term {
+	t.Helper()
+	term, err := e.Campaign(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return term
+}
+
+// ended waits for the end of a term.
+func ended(t *testing.T, term *Term) {
+	t.Helper()
+	select {
+	case <-term.Context().Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the term does not end")
+	}
+}
+
+// One leads; the next follows at once when it resigns, with a higher token, and an observer sees both.
+func TestLeadership(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 1)
+	a, b := candidate(t, m.servers[0].URL(), quick("a")), candidate(t, m.servers[0].URL(), quick("b"))
+	seen := make(chan string, 64)
+	octx, stop := context.WithCancel(testContext(t))
+	observed := make(chan error, 1)
+	go func() {
+		observed <- b.Observe(octx, func(s Status) bool {
+			if s.Holder != nil {
+				select {
+				case seen <- fmt.Sprint(s.Holder.Node, " ", s.Phase):
+				default: // renewals, after the test has seen what it wanted
+				}
+			}
+			return true
+		})
+	}()
+	see := func(want string) {
+		t.Helper()
+		for got := ""; got != want; {
+			select {
+			case got = <-seen:
+			case <-time.After(10 * time.Second):
+				t.Fatalf("the observer did not see %q", want)
+			}
+		}
+	}
+	first := campaign(t, a)
+	see("a led")
+	if tok, err := FromContext(first.Context()); err != nil || tok != first.Token() || tok.Source != "m/leader/db" || tok.Epoch == 0 || tok.Generation == 0 {
+		t.Fatalf("the term's context carries %v, %v", tok, err)
+	}
+	if _, err := a.Campaign(testContext(t)); !errors.Is(err, outcome.InvalidOperation) {
+		t.Fatalf("a campaign of a leader got %v", err)
+	}
+	short, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	if _, err := b.Campaign(short); !errors.Is(err, outcome.DeadlineExceeded) {
+		t.Fatalf("a campaign against a leader that renews got %v", err)
+	}
+	if s := a.Snapshot(); !s.Leading || s.Renewals < 3 || s.Status.Phase != PhaseLed {
+		t.Fatalf("after 3 s the leader's snapshot is %+v", s)
+	}
+	if err := first.Resign(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(context.Cause(first.Context()), ErrResigned) {
+		t.Fatalf("the context ended with %v", context.Cause(first.Context()))
+	}
+	begin := time.Now()
+	second := campaign(t, b)
+	if second.Token().Compare(first.Token()) <= 0 {
+		t.Fatalf("%s follows %s", second.Token(), first.Token())
+	}
+	if took := time.Since(begin); took > 1500*time.Millisecond {
+		t.Errorf("the leadership was vacant, and following took %v", took)
+	}
+	see("b led")
+	if err := second.Resign(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if err := <-observed; !errors.Is(err, context.Canceled) {
+		t.Fatalf("Observe ended with %v", err)
+	}
+}
+
+// A holder whose renewals hang, or whose answers are lost, ends its term before another one can lead, by its own clock.
+func TestTermEndsBeforeTheNextBegins(t *testing.T) {
+	for name, fault := range map[string]fabrictest.Fault{"hang": fabrictest.Hang, "cut": fabrictest.RefuseReconnect} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMesh(t, 1)
+			proxy := m.servers[0].Proxy(t)
+			a, b := candidate(t, proxy.URL(), quick("a")), candidate(t, m.servers[0].URL(), quick("b"))
+			first := campaign(t, a)
+			proxy.Apply(fault)
+			if name == "cut" {
+				proxy.Apply(fabrictest.Cut)
+			}
+			end := make(chan time.Time, 1)
+			go func() { <-first.Context().Done(); end <- time.Now() }()
+			second := campaign(t, b)
+			begin := time.Now()
+			if at := <-end; !at.Before(begin) {
+				t.Fatalf("the old term ended %v after the new one began", at.Sub(begin))
+			}
+			if !errors.Is(context.Cause(first.Context()), ErrTermLost) {
+				t.Fatalf("the term ended with %v", context.Cause(first.Context()))
+			}
+			if _, err := first.FenceToken(); !errors.Is(err, ErrTermLost) {
+				t.Fatalf("the token of a lost term: %v", err)
+			}
+			// What it writes through a guard is stopped by its own lease already.
+			g := NewGuard("file", "")
+			var s *StaleError
+			if err := g.Do(first.Context(), pass); !errors.As(err, &s) || s.StoppedBy != ByLease || !errors.Is(err, ErrTermLost) {
+				t.Fatalf("a guarded write of a lost term: %v", err)
+			}
+			// And by the token, whatever it believes.
+			if err := g.Raise(second.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.DoToken(testContext(t), first.Token(), pass); !errors.As(err, &s) || s.StoppedBy != ByToken {
+				t.Fatalf("a write with the token of a lost term: %v", err)
+			}
+			proxy.Heal()
+		})
+	}
+}
+
+// Answers of grant, renewal and resignation are lost: each takes place once, and the term goes on.
+func TestLostAnswersOfATerm(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 1)
+	proxy := m.servers[0].Proxy(t)
+	a := candidate(t, proxy.URL(), quick("a"))
+	for _, nth := range []int{1, 3} { // the grant, and a renewal
+		proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_FENCE.leader.db", Nth: nth, Answer: true, Action: fabrictest.Drop})
+	}
+	term := campaign(t, a)
+	grant := term.Token().Generation
+	fabrictest.Eventually(t, 20*time.Second, "renewals beyond the lost one", func() bool { return a.Snapshot().Renewals >= 3 })
+	if err := term.Context().Err(); err != nil {
+		t.Fatalf("the term ended: %v", context.Cause(term.Context()))
+	}
+	proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_FENCE.leader.db", Match: func(m fabrictest.Message) bool {
+		return bytes.Contains(m.Payload, []byte(`"vacant"`))
+	}, Answer: true, Action: fabrictest.Drop})
+	if err := term.Resign(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	s := a.Snapshot()
+	if s.Grants != 1 || s.TermsLost != 0 || term.Token().Generation != grant {
+		t.Fatalf("%+v", s)
+	}
+}
+
+// Lead runs the work with a context that ends with the caller's, and resigns when the work has ended.
+func TestLead(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 1)
+	a, b := candidate(t, m.servers[0].URL(), quick("a")), candidate(t, m.servers[0].URL(), quick("b"))
+	ctx, cancel := context.WithCancel(testContext(t))
+	why := errors.New("the work has ended")
+	err := a.Lead(ctx, func(ctx context.Context) error {
+		if _, err := FromContext(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		<-ctx.Done()
+		return why
+	})
+	if !errors.Is(err, why) {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if err := b.Lead(testContext(t), func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 1500*time.Millisecond {
+		t.Errorf("after a resignation the next one waited %v", took)
+	}
+	st, err := Leaderships(testContext(t), openStore(t, m.servers[0].URL(), "tool"), 0)
+	if err != nil || len(st) != 1 || st[0].Phase != PhaseVacant || st[0].Holder.Node != "b" || st[0].Confirmed.How != ByHolder {
+		t.Fatalf("%+v, %v", st, err)
+	}
+}
+
+func TestElectionConfigs(t *testing.T) {
+	t.Parallel()
+	good := quick("a")
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if err := (ElectionConfig{Name: "x", Node: "y"}).Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*ElectionConfig){
+		"name":    func(c *ElectionConfig) { c.Name = "a.b" },
+		"node":    func(c *ElectionConfig) { c.Node = "" },
+		"ttl":     func(c *ElectionConfig) { c.TTL = time.Hour },
+		"margin":  func(c *ElectionConfig) { c.Margin = 1500 * time.Millisecond },
+		"labels":  func(c *ElectionConfig) { c.Labels = map[string]string{"x": string(make([]byte, 5<<10))} },
+		"backoff": func(c *ElectionConfig) { c.Backoff, c.MaxBackoff = time.Minute, time.Second },
+		"plan":    func(c *ElectionConfig) { c.Fencing = &Plan{} },
+	} {
+		c := good
+		change(&c)
+		if err := c.Validate(); err == nil {
+			t.Errorf("a wrong %s is allowed", name)
+		}
+	}
+}

@@ -1,0 +1,390 @@
+package fence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"natsfabric/fabrictest"
+	"natsfabric/fence"
+	"natsfabric/fence/fencetest"
+	"natsfabric/kvlocation"
+	"natsfabric/outcome"
+)
+
+func testContext(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// startMesh starts one server, or three, with a mesh's streams.
+func startMesh(t *testing.T, replicas int) ([]*fabrictest.Server, *fabrictest.Cluster) {
+	t.Helper()
+	var cluster *fabrictest.Cluster
+	servers := []*fabrictest.Server(nil)
+	if replicas == 1 {
+		servers = append(servers, fabrictest.StartServer(t))
+	} else {
+		cluster = fabrictest.StartCluster(t, replicas, fabrictest.WithProxiedRoutes())
+		cluster.WaitReady(t)
+		servers = cluster.Servers()
+	}
+	if _, err := kvlocation.Init(testContext(t), servers[0].Connect(t, nats.ReconnectBufSize(-1)), kvlocation.Setup{Mesh: "m", Replicas: replicas}); err != nil {
+		t.Fatal(err)
+	}
+	return servers, cluster
+}
+
+func openStore(t *testing.T, url, rid string) *kvlocation.Store {
+	t.Helper()
+	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	s, err := kvlocation.Open(testContext(t), nc, kvlocation.Config{Mesh: "m", RID: rid, AttemptTimeout: 400 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// fenced is a candidate that fences, with a short term, on a store of one server.
+func fenced(node string, levels ...fence.Level) fence.ElectionConfig {
+	return fence.ElectionConfig{
+		Name: "db", Node: node, TTL: 2 * time.Second, Renew: 300 * time.Millisecond, Margin: 400 * time.Millisecond, Poll: 50 * time.Millisecond,
+		Backoff: 100 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, AllowUnreplicated: true,
+		Fencing: &fence.Plan{Resources: []string{"sql", "nats"}, Levels: levels},
+	}
+}
+
+func cut(d fence.Device, resources ...string) fence.Cut {
+	return fence.Cut{Device: d, Resources: resources, Timeout: 2 * time.Second}
+}
+
+func candidate(t *testing.T, url string, cfg fence.ElectionConfig) *fence.Election {
+	t.Helper()
+	e, err := fence.NewElection(openStore(t, url, cfg.Node), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		e.Close(ctx) //nolint:errcheck // the store may be gone; what matters is that nothing is left running
+	})
+	return e
+}
+
+func campaign(t *testing.T, e *fence.Election) *fence.Term {
+	t.Helper()
+	term, err := e.Campaign(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return term
+}
+
+// standby campaigns beside the test, until the test ends.
+func standby(t *testing.T, e *fence.Election) <-chan *fence.Term {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	got, done := make(chan *fence.Term, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		if term, err := e.Campaign(ctx); err == nil {
+			got <- term
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return got
+}
+
+func promoted(t *testing.T, got <-chan *fence.Term) *fence.Term {
+	t.Helper()
+	select {
+	case term := <-got:
+		return term
+	case <-time.After(40 * time.Second):
+		t.Fatal("nobody was promoted")
+		return nil
+	}
+}
+
+func notPromoted(t *testing.T, got <-chan *fence.Term, why string) {
+	t.Helper()
+	select {
+	case term := <-got:
+		t.Fatalf("promoted with %s, although %s", term.Token(), why)
+	default:
+	}
+}
+
+// silent makes a the leader and then takes its path to the store away, while it stays alive.
+func silent(t *testing.T, server *fabrictest.Server, cfg fence.ElectionConfig) *fence.Term {
+	t.Helper()
+	proxy := server.Proxy(t)
+	term := campaign(t, candidate(t, proxy.URL(), cfg))
+	proxy.Apply(fabrictest.HalfOpen)
+	return term
+}
+
+func TestConformance(t *testing.T) {
+	// FE-4: the lease ends by the holder's own clock, and its end alone is no fence.
+	t.Run("FE-4", func(t *testing.T) {
+		t.Parallel()
+		servers, _ := startMesh(t, 1)
+		dead := fencetest.New("power", nil)
+		dead.Set(fencetest.Fails)
+		old := silent(t, servers[0], fenced("a", fence.Level{cut(dead)}))
+		b := candidate(t, servers[0].URL(), fenced("b", fence.Level{cut(dead)}))
+		got := standby(t, b)
+		fabrictest.Eventually(t, 30*time.Second, "the old leader's lease to be over, and fencing to fail", func() bool { return b.Snapshot().FenceFailures >= 2 })
+		if _, err := old.FenceToken(); !errors.Is(err, fence.ErrTermLost) {
+			t.Fatalf("the old leader's term: %v", err)
+		}
+		notPromoted(t, got, "the lease has expired and nothing is fenced")
+		// One without fencing cannot get by it either.
+		plain := fenced("c")
+		plain.Fencing = nil
+		notYet, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+		defer cancel()
+		if _, err := candidate(t, servers[0].URL(), plain).Campaign(notYet); !errors.Is(err, outcome.DeadlineExceeded) {
+			t.Fatalf("a candidate without devices: %v", err)
+		}
+	})
+
+	// FE-5: fenced first, then promoted; while it is not confirmed nobody leads, and it is tried again.
+	t.Run("FE-5", func(t *testing.T) {
+		t.Parallel()
+		servers, _ := startMesh(t, 1)
+		var gone sync.Map
+		dev := fencetest.New("power", func(target fence.Target) { gone.Store(target.Node, true) })
+		dev.Set(fencetest.Fails)
+		old := silent(t, servers[0], fenced("a", fence.Level{cut(dev)}))
+		b := candidate(t, servers[0].URL(), fenced("b", fence.Level{cut(dev)}))
+		got := standby(t, b)
+		for _, mode := range []fencetest.Mode{fencetest.Fails, fencetest.Mute, fencetest.Lies, fencetest.Hangs} {
+			dev.Set(mode)
+			before := b.Snapshot().FenceFailures
+			fabrictest.Eventually(t, 30*time.Second, "a failed attempt", func() bool { return b.Snapshot().FenceFailures >= before+2 })
+			notPromoted(t, got, "the device did nothing")
+			s := b.Snapshot()
+			if s.Status.Phase != fence.PhaseFencing || s.Status.Holder.Node != "a" || s.Leading || !strings.Contains(s.Problem, "nobody is promoted") {
+				t.Fatalf("while fencing fails the snapshot is %+v", s)
+			}
+		}
+		if b.Snapshot().DeviceLied == 0 {
+			t.Error("a device that lied is not counted")
+		}
+		dev.Set(fencetest.Works)
+		term := promoted(t, got)
+		if _, ok := gone.Load("a"); !ok {
+			t.Fatal("promoted before the old leader was cut off")
+		}
+		if term.Token().Compare(old.Token()) <= 0 {
+			t.Fatalf("the new token %s is not above %s", term.Token(), old.Token())
+		}
+		if c := dev.Calls(); c[0].Token != old.Token() {
+			t.Errorf("the device was told token %s, not %s", c[0].Token, old.Token())
+		}
+		s := b.Snapshot()
+		if s.FenceAttempts != s.FenceFailures+1 || s.Fenced != 1 {
+			t.Errorf("counted %+v", s)
+		}
+	})
+
+	// FE-6, FE-7: every resource is cut, or the fencing has not completed.
+	t.Run("FE-7", func(t *testing.T) {
+		t.Parallel()
+		servers, _ := startMesh(t, 1)
+		sql, kick := fencetest.New("revoke", nil), fencetest.New("kick", nil)
+		kick.Set(fencetest.Fails)
+		level := fence.Level{cut(sql, "sql"), cut(kick, "nats")}
+		silent(t, servers[0], fenced("a", level))
+		b := candidate(t, servers[0].URL(), fenced("b", level))
+		got := standby(t, b)
+		fabrictest.Eventually(t, 30*time.Second, "the level to fail", func() bool { return b.Snapshot().FenceFailures >= 2 })
+		notPromoted(t, got, "the second resource is open")
+		if len(sql.Calls()) == 0 || len(kick.Calls()) == 0 {
+			t.Fatal("a device was not used")
+		}
+		kick.Set(fencetest.Secret) // it says that it cannot tell, and the check sees that it is done
+		promoted(t, got)
+		if _, err := fence.NewElection(openStore(t, servers[0].URL(), "x"), fenced("x", fence.Level{cut(sql, "sql")})); err == nil || !strings.Contains(err.Error(), `"nats"`) {
+			t.Fatalf("a plan that leaves a resource open: %v", err)
+		}
+	})
+
+	// FE-8: one level fails, the next is tried; all fail, and that is said.
+	t.Run("FE-8", func(t *testing.T) {
+		t.Parallel()
+		servers, _ := startMesh(t, 1)
+		power, board := fencetest.New("power", nil), fencetest.New("board", nil)
+		power.Set(fencetest.Mute)
+		board.Set(fencetest.Fails)
+		levels := []fence.Level{{cut(power)}, {cut(board)}}
+		silent(t, servers[0], fenced("a", levels...))
+		b := candidate(t, servers[0].URL(), fenced("b", levels...))
+		got := standby(t, b)
+		fabrictest.Eventually(t, 30*time.Second, "all levels to fail", func() bool { return b.Snapshot().FenceFailures >= 1 })
+		notPromoted(t, got, "all devices failed")
+		st, err := fence.Leaderships(testContext(t), openStore(t, servers[0].URL(), "tool"), 0)
+		if err != nil || len(st) != 1 || st[0].Phase != fence.PhaseFencing {
+			t.Fatalf("%+v, %v", st, err)
+		}
+		var said []string
+		for _, try := range st[0].Tries[:2] {
+			said = append(said, fmt.Sprint(try.Attempt, try.Level, try.Device, try.Answer))
+		}
+		if want := []string{"1 0powerunknown", "1 1boardnot fenced"}; !slices.Equal(said, want) {
+			t.Fatalf("the record says %q, want %q", said, want)
+		}
+		board.Set(fencetest.Works)
+		promoted(t, got)
+		if n := b.Snapshot().Fenced; n != 1 {
+			t.Fatalf("fenced %d times", n)
+		}
+	})
+
+	// FE-9: two workers and a third voting server; the side with the majority fences, the other one never does.
+	t.Run("FE-9", func(t *testing.T) {
+		t.Parallel()
+		servers, cluster := startMesh(t, 3)
+		byA, byB := fencetest.New("power", nil), fencetest.New("power", nil)
+		cfg := func(node string, d fence.Device) fence.ElectionConfig {
+			c := fenced(node, fence.Level{cut(d)})
+			c.AllowUnreplicated = false
+			return c
+		}
+		a := candidate(t, servers[0].URL(), cfg("a", byA))
+		old := campaign(t, a)
+		b := candidate(t, servers[1].URL(), cfg("b", byB))
+		got := standby(t, b)
+		cluster.Isolate(t, 0, fabrictest.HalfOpen)
+		// The cut off worker wants the leadership back as soon as it has lost it.
+		select {
+		case <-old.Context().Done():
+		case <-time.After(20 * time.Second):
+			t.Fatal("the isolated leader's term does not end")
+		}
+		again := standby(t, a)
+		promoted(t, got)
+		if n := len(byA.Calls()); n > 0 {
+			t.Fatalf("the side without a majority has fenced: %+v", byA.Calls())
+		}
+		if c := byB.Calls(); len(c) != 1 || c[0].Node != "a" {
+			t.Fatalf("the side with the majority has fenced %+v", c)
+		}
+		notPromoted(t, again, "it has no majority")
+		cluster.Heal()
+
+		// Without a majority nothing is fenced, unless that is said.
+		single, _ := startMesh(t, 1)
+		alone := candidate(t, single[0].URL(), cfg("a", byA))
+		if _, err := alone.Campaign(testContext(t)); !errors.Is(err, outcome.InvalidOperation) || !strings.Contains(err.Error(), "AllowUnreplicated") {
+			t.Fatalf("on a store without replicas: %v", err)
+		}
+	})
+}
+
+// A person confirms the fence while the devices fail; it is recorded, and the promotion goes on from it.
+func TestConfirmedByAPerson(t *testing.T) {
+	t.Parallel()
+	servers, _ := startMesh(t, 1)
+	dev := fencetest.New("power", nil)
+	dev.Set(fencetest.Fails)
+	silent(t, servers[0], fenced("a", fence.Level{cut(dev)}))
+	b := candidate(t, servers[0].URL(), fenced("b", fence.Level{cut(dev)}))
+	tool := openStore(t, servers[0].URL(), "tool")
+	if _, err := fence.ConfirmFenced(testContext(t), tool, "db", "a", "jo", "pulled the plug"); !errors.Is(err, outcome.InvalidOperation) {
+		t.Fatalf("a confirmation while it leads: %v", err)
+	}
+	got := standby(t, b)
+	fabrictest.Eventually(t, 30*time.Second, "fencing to fail", func() bool { return b.Snapshot().FenceFailures >= 1 })
+	for _, c := range [][3]string{{"b", "jo", "wrong node"}, {"a", "", "no name"}, {"a", "jo", " "}} {
+		if _, err := fence.ConfirmFenced(testContext(t), tool, "db", c[0], c[1], c[2]); !errors.Is(err, outcome.InvalidOperation) {
+			t.Fatalf("%q: %v", c, err)
+		}
+	}
+	notPromoted(t, got, "nobody has confirmed")
+	st, err := fence.ConfirmFenced(testContext(t), tool, "db", "a", "jo", "pulled the plug")
+	if err != nil || st.Phase != fence.PhaseFenced || st.Confirmed.By != "jo" || st.Confirmed.Reason != "pulled the plug" || st.Confirmed.How != fence.ByPerson {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	promoted(t, got)
+}
+
+// The promoter dies at each of its writes, and another one goes on: nobody is promoted before the fence is confirmed, and in
+// the end somebody is.
+func TestPromoterDies(t *testing.T) {
+	for step, name := range []string{"the right", "the intent", "the answer", "the confirmation", "the grant"} {
+		for _, stored := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, stored=%t", name, stored), func(t *testing.T) {
+				t.Parallel()
+				servers, _ := startMesh(t, 1)
+				var mu sync.Mutex
+				var cuts []string
+				onCut := func(target fence.Target) { mu.Lock(); cuts = append(cuts, target.Node); mu.Unlock() }
+				dev := fencetest.New("power", onCut)
+				level := fence.Level{cut(dev)}
+				silent(t, servers[0], fenced("a", level))
+
+				proxy := servers[0].Proxy(t)
+				died := proxy.Arm(fabrictest.Trigger{
+					Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_FENCE.leader.db", Nth: step + 1, Answer: stored,
+					Action: fabrictest.Drop,
+				})
+				b := candidate(t, proxy.URL(), fenced("b", level))
+				standby(t, b)
+				select {
+				case <-died.Reached():
+				case <-time.After(30 * time.Second):
+					t.Fatal("the promoter did not come to that write")
+				}
+				proxy.Apply(fabrictest.HalfOpen) // for the store it is dead
+				c := candidate(t, servers[0].URL(), fenced("c", level))
+				term := promoted(t, standby(t, c))
+				mu.Lock()
+				defer mu.Unlock()
+				if !slices.Contains(cuts, "a") {
+					t.Fatalf("%s promoted, and only %q were cut off", term.Token(), cuts)
+				}
+				if leads := name == "the grant" && stored; leads != slices.Contains(cuts, "b") {
+					t.Fatalf("cut off: %q; b led: %t", cuts, leads)
+				}
+			})
+		}
+	}
+}
+
+// A holder that is taken for silent but lives, and whose work has ended, says so: it need not be fenced.
+func TestSuspectResigns(t *testing.T) {
+	t.Parallel()
+	servers, _ := startMesh(t, 1)
+	dev := fencetest.New("power", nil)
+	dev.Set(fencetest.Fails)
+	proxy := servers[0].Proxy(t)
+	a := candidate(t, proxy.URL(), fenced("a", fence.Level{cut(dev)}))
+	term := campaign(t, a)
+	proxy.Apply(fabrictest.HalfOpen)
+	b := candidate(t, servers[0].URL(), fenced("b", fence.Level{cut(dev)}))
+	got := standby(t, b)
+	fabrictest.Eventually(t, 30*time.Second, "fencing to fail", func() bool { return b.Snapshot().FenceFailures >= 1 })
+	notPromoted(t, got, "nothing is fenced")
+	proxy.Heal()
+	if err := term.Resign(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	promoted(t, got)
+}
