@@ -22,6 +22,7 @@ import (
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
 	"natsfabric/outcome"
+	"natsfabric/relocate"
 	"natsfabric/session/internal/frame"
 )
 
@@ -48,6 +49,7 @@ type node struct {
 	dir    *kvlocation.Directory
 	router *channels.Router
 	objs   *objects.Service
+	moves  *relocate.Service
 	web    *httptest.Server
 	stop   func()
 }
@@ -76,16 +78,24 @@ func (b *bed) connect(url, name string, onState func(up bool)) *nats.Conn {
 	return nc
 }
 
-// tune changes a node's configuration.
-type tune func(*Config, *kvlocation.LeaseConfig)
-
-func heartbeat(d time.Duration) tune {
-	return func(c *Config, _ *kvlocation.LeaseConfig) { c.Heartbeat = d }
+// settings are what a test may change of a node.
+type settings struct {
+	Config
+	lease  kvlocation.LeaseConfig
+	follow time.Duration
 }
 
+// tune changes a node's configuration.
+type tune func(*settings)
+
+func heartbeat(d time.Duration) tune { return func(c *settings) { c.Heartbeat = d } }
+
+// noFollow makes a node refuse what reaches it for Actors that have left.
+func noFollow(c *settings) { c.follow = 0 }
+
 // shortLease lets a node be known gone quickly.
-func shortLease(_ *Config, l *kvlocation.LeaseConfig) {
-	l.TTL, l.Renew, l.Margin = 4*time.Second, 300*time.Millisecond, time.Second
+func shortLease(c *settings) {
+	c.lease.TTL, c.lease.Renew, c.lease.Margin = 4*time.Second, 300*time.Millisecond, time.Second
 }
 
 // letIn is an authenticator: the credentials are the subject, and "wrong" is refused.
@@ -108,10 +118,12 @@ func (b *bed) node(rid string, tunes ...tune) *node {
 			(*f)(on)
 		}
 	})
-	cfg := Config{Mesh: wire.Mesh("m"), RID: rid, Authenticate: letIn, GoAway: 100 * time.Millisecond}
-	lease := kvlocation.LeaseConfig{RID: rid}
+	cfg := settings{
+		Config: Config{Mesh: wire.Mesh("m"), RID: rid, Authenticate: letIn, GoAway: 100 * time.Millisecond},
+		lease:  kvlocation.LeaseConfig{RID: rid}, follow: relocate.DefaultFollowTime,
+	}
 	for _, f := range tunes {
-		f(&cfg, &lease)
+		f(&cfg)
 	}
 	ok := func(err error) {
 		t.Helper()
@@ -122,7 +134,7 @@ func (b *bed) node(rid string, tunes ...tune) *node {
 	var err error
 	n.store, err = kvlocation.Open(ctx, n.nc, kvlocation.Config{Mesh: "m", RID: rid, AttemptTimeout: time.Second})
 	ok(err)
-	n.lease, err = n.store.AcquireLease(ctx, lease)
+	n.lease, err = n.store.AcquireLease(ctx, cfg.lease)
 	ok(err)
 	n.dir, err = n.store.OpenDirectory(ctx, kvlocation.DirectoryConfig{Lease: n.lease})
 	ok(err)
@@ -137,7 +149,12 @@ func (b *bed) node(rid string, tunes ...tune) *node {
 	})
 	ok(err)
 	cfg.Lifecycle, cfg.Router, cfg.Objects, cfg.Conn, cfg.LeaseOf = n.lease.Lifecycle(), n.router, n.objs, n.nc, n.store.LeaseOf
-	n.Service, err = New(cfg)
+	n.Service, err = New(cfg.Config)
+	ok(err)
+	n.moves, err = relocate.New(relocate.Config{
+		Mesh: cfg.Mesh, RID: rid, Lifecycle: n.lease.Lifecycle(), Store: n.store, Lease: n.lease, Directory: n.dir, Router: n.router,
+		Objects: n.objs, FollowTime: cfg.follow,
+	})
 	ok(err)
 	n.web = httptest.NewServer(n.Handler())
 	onState := func(on bool) {
@@ -158,6 +175,9 @@ func (b *bed) node(rid string, tunes ...tune) *node {
 			t.Logf("closing the sessions of node %q: %v", rid, err)
 		}
 		n.web.Close()
+		if err := n.moves.Close(ctx); err != nil {
+			t.Logf("closing the moves of node %q: %v", rid, err)
+		}
 		if err := n.objs.Close(ctx); err != nil {
 			t.Logf("closing the objects of node %q: %v", rid, err)
 		}
@@ -229,6 +249,15 @@ func (n *node) actor(id string) objects.ActorRef {
 		n.b.t.Fatal(err)
 	}
 	return ref
+}
+
+// move moves an Actor from this node to another.
+func (n *node) move(id string, to *node) {
+	n.b.t.Helper()
+	key := kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: id}
+	if _, err := n.moves.Move(n.b.ctx(), key, 0, to.rid); err != nil {
+		n.b.t.Fatal(err)
+	}
 }
 
 func (b *bed) ctx() context.Context {
