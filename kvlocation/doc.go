@@ -4,14 +4,23 @@
 //
 // # Overview
 //
-// [Init] makes the streams of a mesh (the buckets NODES, LOCATION and SUPERVISE, and the stream RELAY), [Check] compares
-// them with what they should be, [Open] opens them for a program.
+// [Init] makes the streams of a mesh (the buckets NODES, LOCATION, SUPERVISE and FENCE, and the stream RELAY), [Check]
+// compares them with what they should be, [Open] opens them for a program.
 //
 //   - Objects: an [Entry] is what an object's key holds at one revision. [Store.Create], [Store.Ready],
 //     [Store.Takeover], [Store.Cancel], [Store.Adopt], [Store.SetWith], [Store.CloseObject] and [Store.Release] are the
 //     moves of its record; [Transition] alone decides which are allowed. [Store.Lookup] is for routing, [Store.Read] and
 //     [Store.ReadSince] are for deciding, [Store.Peek] is for who decides by a write anyway. [Store.Scan] and
 //     [Store.ScanPage] read all objects.
+//   - Planned moves: [Store.Prepare], [Store.Accept], [Store.Abort], [Store.Commit] and [Store.ClearMove] are the
+//     writes of one. The owner stays the source until the commit. What is handed over goes through the relay: parts
+//     ([Store.Relay]) through the one consumer of each target ([Store.OpenRelay]), bulk state beside it
+//     ([Store.RelayBulk], [Store.FetchBulk]); [Store.ClearRelay] removes it.
+//   - Members of SpotWide Spots: [Store.Join] takes an Actor's record its own owner and locates it by a [Reference] to its
+//     Spot, so that one write of the Spot's record moves all of them; [Store.Leave] gives it an owner again.
+//     [Store.LookupWith] and [Store.ReadWith] follow the reference.
+//   - Shared keys: [Store.Shared] offers the buckets SUPERVISE and FENCE to the packages that keep their own values
+//     there, with the same care for results.
 //   - First messages: what a Creating record has no room for is written to RELAY by [Store.Spill] before the record
 //     points to it, kept by [Store.KeepSpilled] afterwards, and removed by [Store.DropSpilled].
 //   - Audits: [Store.Audit] writes down what an operator did, [Store.Audits] lists it.
@@ -22,22 +31,32 @@
 //
 // A record moves like this; every arrow is one compare-and-set on the revision that was read:
 //
-//	            create                    ready           adopt, set with
+//	            create                    ready           adopt, set with, join, leave, clear move
 //	Missing ------------> Creating ------------------> Ready <------+
-//	  ^  ^                 |    |  ^                    |  |  |     |
-//	  |  |     cancel      |    |  | takeover           |  |  +-----+
-//	  |  +-----------------+    +--+                    |  |
-//	  |                close, release                   |  |
-//	  +-------------------------------------------------+  +--> planned moves, which another package makes
+//	  ^  ^                 |    |  ^                   |  | ^ |     |
+//	  |  |     cancel      |    |  | takeover          |  | | +-----+
+//	  |  +-----------------+    +--+                   |  | |
+//	  |            close, release                      |  | | commit (by the target, which owns it then)
+//	  +------------------------------------------------+  | +-----------------------------------------+
+//	  |                                           prepare | ^ abort (by source or target)             |
+//	  |                                                   v |                                         |
+//	  |                                     Moving (preparing) ----------------------> Moving (accepted)
+//	  |                 release (source gone)     |  ^  |        accept (by the source)       |
+//	  +-------------------------------------------+  +--+ adopt                               |
+//	  |                 release (target gone)                                                 |
+//	  +---------------------------------------------------------------------------------------+
 //
-// Missing is a delete marker that keeps the list of operations for 10 minutes, or nothing at all.
+// Missing is a delete marker that keeps the list of operations for 10 minutes, or nothing at all; a record by reference to
+// an incarnation of a Spot that is gone counts as Missing too. Accept is the boundary of a move: before it the object is
+// its source's, behind it the target's or nobody's.
 //
 // # Guarantees
 //
 //   - One write path. Every key of the mesh is written by Store.write: a compare-and-set with an operation ID, which
-//     is also the message ID. (Two exceptions to compare-and-set: a program's own probe key, on whose value nothing is
-//     ever decided, and the removal of spilled data, whose key belongs to one operation.)
-//   - Nothing is guessed (FO-7a). A write without an answer is sent again, the same one, until the store says what
+//     is also the message ID. (Exceptions to compare-and-set: a program's own probe key, on whose value nothing is ever
+//     decided; parts of moves, each known by its message ID; and the removal of spilled or relayed data, whose key
+//     belongs to one operation.)
+//   - Nothing is guessed (FO-7a, FO-5c). A write without an answer is sent again, the same one, until the store says what
 //     became of it: that it is a duplicate, or that the key has another revision. Then the record is read no older
 //     than that revision, and its list of the last eight operations tells. What cannot be told is reported as
 //     Unavailable with Unknown and a [Pending], never as lost.
@@ -58,6 +77,9 @@
 //     says so; when the store is back everything is read again before only what differs is changed (FO-7d).
 //   - A scan misses no object that exists all the time that it takes, whichever replicas answer and whatever is written
 //     meanwhile, and holds one answer of the store at a time.
+//   - An Actor and its Spot are read together in one consistent state of the store, never from two reads.
+//   - Parts of a move are stored once, however often they are sent, and come in the order of the stream; the consumer
+//     goes on where it was when the server lost it. What nobody clears goes by its TTL. No right to purge is needed.
 //   - What a creation is continued from goes with the record through every takeover and ends with Ready (FO-4.5).
 //   - Spilled data that no record points to goes away by itself; what a record points to stays until it is dropped.
 //   - An idle node costs one write and three small reads per renewal interval, however large the mesh is.
@@ -94,7 +116,10 @@
 //     confirms what "now" is.
 //   - record.go, record_json.go and jsonfields.go are the records, transition.go is what may follow what, change.go the
 //     operations, pending.go those of unknown result, lookup.go the reads of objects, scan.go those of all objects.
-//   - spill.go is what records have no room for, audit.go what operators did.
+//   - move.go is a planned move in a record, reference.go are records without an owner of their own, entry.go what
+//     another process told of a record.
+//   - spill.go is what records have no room for, relay*.go what moves hand over, audit.go what operators did, shared.go
+//     are the keys that other packages keep.
 //   - lease*.go are owner leases, gone.go is evidence against others, clock.go the store's clock.
 //   - descriptor*.go, publish.go, members.go, directory.go, follow.go, nodes.go are the nodes of the mesh.
 package kvlocation

@@ -88,29 +88,32 @@ func (e Entry) Preparing() bool { return e.Record.step() == stepPreparing }
 func (e Entry) Accepted() bool { return e.Record.step() == stepAccepted }
 
 // Prepare begins a move of a Ready object, by its owner, which has adopted it under its present lease generation. op
-// is the move's operation ID (a name of 1 to 64 characters), target the process run that agreed to take the object. Owner and everybody's routes stay as they are. A move that is told
-// of in the record already is forgotten. Errors: see Create; InvalidOperation while a creation's input stands in the
-// record, or when the object is located by reference.
+// is the move's operation ID (a name of 1 to 64 characters), target the process run that agreed to take the object,
+// under the lease generation that it has. The owner stays who it is. What the record tells of an earlier move is
+// forgotten. Errors: see Create; InvalidOperation while a creation's input stands in the record, or when the object is
+// located by reference.
 func (s *Store) Prepare(ctx context.Context, at Entry, owner Owner, op string, target Owner) (Change, error) {
 	a := at.action(VerbPrepare, owner)
 	a.Move = Move{Op: op, Target: target}
 	return s.change(ctx, at, a)
 }
 
-// Accept gives the object up, by its owner under the lease generation that the record names. It is the boundary of the
-// move op: from here on the object goes to the target or to nobody. Errors: see Create.
+// Accept gives the object up in the move op, by its owner, whose present lease generation goes into the record. It is
+// the boundary: from here on the object goes to the target or to nobody. Errors: see Create.
 func (s *Store) Accept(ctx context.Context, at Entry, owner Owner, op string) (Change, error) {
 	return s.change(ctx, at, at.moving(VerbAccept, owner, op))
 }
 
-// Abort ends the move op while it is being prepared, by the owner, whose present lease generation goes into the record, or by the target.
-// The object is its owner's as before, and the record tells of no move. Errors: see Create; InvalidOperation once the object was given up.
+// Abort ends the move op while it is being prepared: by the owner, whose present lease generation goes into the record,
+// or by the target. The object is its owner's as before, and the record tells of no move. Errors: see Create;
+// InvalidOperation once the object was given up.
 func (s *Store) Abort(ctx context.Context, at Entry, by Owner, op string) (Change, error) {
 	return s.change(ctx, at, at.moving(VerbAbort, by, op))
 }
 
-// Commit makes target, under its present lease generation, the owner of an object that was given up to it in the move
-// op. The owner generation grows by one, and the record keeps telling of the move, with h: see Move.H. Errors: see Create.
+// Commit makes target, under its present lease generation, the owner of the object that was given up to it in the move
+// op. The owner generation grows by one, and the record goes on telling of the move, with h: see Move.H. Errors: see
+// Create.
 func (s *Store) Commit(ctx context.Context, at Entry, target Owner, op string, h uint64) (Change, error) {
 	a := at.moving(VerbCommit, target, op)
 	a.Move.H = h

@@ -65,12 +65,13 @@ func (p party) moved(t *testing.T, key ObjectKey, op string, steps int) Entry {
 	return at
 }
 
-// TestMove has the writes of a move under faults in their path (FO-5c): what became of each is told, not guessed.
-func TestMove(t *testing.T) {
+// TestConformanceMove has the writes of a move under faults in their path.
+func TestConformanceMove(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b *bed) {
 		for i, step := range stepsOfMove {
-			t.Run(step.name, func(t *testing.T) {
+			// What became of each write is told, not guessed.
+			t.Run("FO-5c/"+step.name, func(t *testing.T) {
 				t.Parallel()
 				t.Run("in one round trip", func(t *testing.T) {
 					t.Parallel()
@@ -140,6 +141,18 @@ func TestMove(t *testing.T) {
 			})
 		}
 
+		t.Run("FO-10.16/commit", func(t *testing.T) {
+			t.Parallel()
+			closedUntilReread(t, b, func(p party, key ObjectKey) (func(context.Context) (Change, error), Phase) {
+				at := p.moved(t, key, "move1", 2)
+				return func(ctx context.Context) (Change, error) { return p.Commit(ctx, at, n2, "move1", 0) }, PhaseReady
+			})
+		})
+		t.Run("FO-5a", func(t *testing.T) { t.Parallel(); abortKeepsTheSource(t, b) })
+		t.Run("FO-5b", func(t *testing.T) { t.Parallel(); acceptedHasOneWay(t, b) })
+		t.Run("FO-5e", func(t *testing.T) { t.Parallel(); committedIsTheTargets(t, b) })
+		t.Run("FO-5f", func(t *testing.T) { t.Parallel(); nobodyTakesAMoveOver(t, b) })
+
 		t.Run("an abort and the boundary never both win", func(t *testing.T) {
 			t.Parallel()
 			s, target := b.party(t), b.partyAt(t, len(b.servers)-1, shortAttempt)
@@ -208,6 +221,116 @@ func TestMove(t *testing.T) {
 			}
 		})
 	})
+}
+
+// abortKeepsTheSource ends a move before the boundary, by either side: the source has the object as before, and the move can't
+// go on.
+func abortKeepsTheSource(t *testing.T, b *bed) {
+	for _, by := range []Owner{n1, n2} {
+		p, key, op := b.party(t), ObjectKey{Kind: KindActor, ID: "aborted-by-" + by.RID}, nuid.Next()
+		at := p.moved(t, key, op, 1)
+		ch, err := p.Abort(testContext(t), at, by, op)
+		e := mustChange(t, ch, err).Entry
+		if _, told := e.Move(); told || e.Phase() != PhaseReady || !e.Record.Owner.Is("n1", 5) || e.Record.OwnerGeneration != 1 || e.Generation() != at.Generation() {
+			t.Errorf("aborted by %s: %+v", by.RID, e.Record)
+		}
+		for _, late := range stepsOfMove[1:3] {
+			_, err := late.do(testContext(t), p, at, op)
+			wantError(t, err, outcome.InvalidOperation, outcome.NotAccepted)
+		}
+		ch, err = p.SetWith(testContext(t), e, n1, json.RawMessage(`{"spot":"s"}`))
+		mustChange(t, ch, err)
+	}
+}
+
+// acceptedHasOneWay tries everything that would bring the object back to its source behind the boundary.
+func acceptedHasOneWay(t *testing.T, b *bed) {
+	p, key, op := b.party(t), objectOf(t), nuid.Next()
+	at := p.moved(t, key, op, 2)
+	ctx := testContext(t)
+	for name, try := range map[string]func() (Change, error){
+		"abort by the source": func() (Change, error) { return p.Abort(ctx, at, n1, op) },
+		"abort by the target": func() (Change, error) { return p.Abort(ctx, at, n2, op) },
+		"adopt":               func() (Change, error) { return p.Adopt(ctx, at, n1later) },
+		"adopt by the target": func() (Change, error) { return p.Adopt(ctx, at, n2) },
+		"set with":            func() (Change, error) { return p.SetWith(ctx, at, n1, nil) },
+		"close":               func() (Change, error) { return p.CloseObject(ctx, at, n1) },
+		"another move":        func() (Change, error) { return p.Prepare(ctx, at, n1, nuid.Next(), n2) },
+		"commit by another":   func() (Change, error) { return p.Commit(ctx, at, Owner{RID: "n3", Lifecycle: 7, Lease: 7}, op, 0) },
+		"takeover":            func() (Change, error) { return p.Takeover(ctx, at, n2, Absence{rid: "n1", lifecycle: 5}) },
+		"create":              func() (Change, error) { return p.Create(ctx, room(key, n2, nil)) },
+		"release, source gone": func() (Change, error) {
+			return p.Release(ctx, at, GoneProof{rid: "n1", lifecycle: 5, before: 1 << 40})
+		},
+	} {
+		if _, err := try(); !errors.Is(err, outcome.NotAccepted) || errors.Is(err, outcome.Unavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if e := p.mustRead(t, key); e.Revision != at.Revision || !e.Accepted() {
+		t.Fatalf("it was changed to %+v", e.Record)
+	}
+	ch, err := p.Commit(ctx, at, n2, op, 1)
+	if e := mustChange(t, ch, err).Entry; !e.Record.Owner.Is("n2", 6) || e.Generation() != at.Generation() {
+		t.Errorf("%+v", e.Record)
+	}
+}
+
+// committedIsTheTargets shows that behind the commit the record waits for the target, dead or alive.
+func committedIsTheTargets(t *testing.T, b *bed) {
+	p, key, op := b.party(t), objectOf(t), nuid.Next()
+	at := p.moved(t, key, op, 3)
+	ctx := testContext(t)
+	for name, try := range map[string]func() (Change, error){
+		"adopt by the source":  func() (Change, error) { return p.Adopt(ctx, at, n1later) },
+		"abort":                func() (Change, error) { return p.Abort(ctx, at, n1, op) },
+		"commit again":         func() (Change, error) { return p.Commit(ctx, at, n2, op, 1) },
+		"release, source gone": func() (Change, error) { return p.Release(ctx, at, GoneProof{rid: "n1", lifecycle: 5, before: 1 << 40}) },
+		"takeover":             func() (Change, error) { return p.Takeover(ctx, at, n1, Absence{rid: "n2", lifecycle: 6}) },
+		"create":               func() (Change, error) { return p.Create(ctx, room(key, n1, nil)) },
+	} {
+		if _, err := try(); !errors.Is(err, outcome.NotAccepted) || errors.Is(err, outcome.Unavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	ch, err := p.Release(ctx, at, GoneProof{rid: "n2", lifecycle: 6, before: 1 << 40})
+	if e := mustChange(t, ch, err).Entry; e.Phase() != PhaseMissing {
+		t.Errorf("%+v", e.Record)
+	}
+}
+
+// nobodyTakesAMoveOver has the record of a move whose source or target died: later runs of both and others find nothing
+// that they may write; a target that lives frees itself by an abort, which leaves the object with its dead source.
+func nobodyTakesAMoveOver(t *testing.T, b *bed) {
+	n2again, n3 := Owner{RID: "n2", Lifecycle: 12, Lease: 12}, Owner{RID: "n3", Lifecycle: 7, Lease: 7}
+	for steps, name := range map[int]string{1: "preparing", 2: "accepted"} {
+		p, key, op := b.party(t), ObjectKey{Kind: KindActor, ID: "died-" + name}, nuid.Next()
+		at := p.moved(t, key, op, steps)
+		ctx := testContext(t)
+		for _, by := range []Owner{n1again, n2again, n3} {
+			for what, try := range map[string]func() (Change, error){
+				"accept": func() (Change, error) { return p.Accept(ctx, at, by, op) },
+				"abort":  func() (Change, error) { return p.Abort(ctx, at, by, op) },
+				"commit": func() (Change, error) { return p.Commit(ctx, at, by, op, 0) },
+				"adopt":  func() (Change, error) { return p.Adopt(ctx, at, by) },
+				"prepare": func() (Change, error) {
+					return p.Prepare(ctx, at, by, nuid.Next(), Owner{RID: "n4", Lifecycle: 8, Lease: 8})
+				},
+				"takeover": func() (Change, error) { return p.Takeover(ctx, at, by, Absence{rid: "n1", lifecycle: 5}) },
+			} {
+				_, err := try()
+				if !errors.Is(err, outcome.InvalidOperation) || !errors.Is(err, outcome.NotAccepted) {
+					t.Errorf("%s, %s by %s: %v", name, what, by, err)
+				}
+			}
+		}
+		if steps == 1 {
+			ch, err := p.Abort(ctx, at, n2, op)
+			if e := mustChange(t, ch, err).Entry; e.Phase() != PhaseReady || !e.Record.Owner.Is("n1", 5) || e.Record.Owner.Lease != at.Record.Owner.Lease {
+				t.Errorf("%+v", e.Record)
+			}
+		}
+	}
 }
 
 func (p party) mustAccept(t *testing.T, at Entry, op string) Entry {

@@ -136,9 +136,9 @@ func (s *Store) readWith(ctx context.Context, key ObjectKey, ref Reference) (Loc
 	return s.resolveReference(ctx, key, ref, seq)
 }
 
-// resolveReference reads an Actor and the Spot that it is located by in one consistent state that is no older than a revision.
-// ref is what is known of where that is. The Spot's entry is nil when the Actor has an owner of its own; it is whatever stands
-// there, be it gone, when the Actor has none.
+// resolveReference reads an Actor and the Spot that it is located by in one consistent state that is no older than a
+// revision. ref is what is known of where that is. The Spot's entry is nil when the Actor has an owner of its own, else
+// whatever stands under that key, another incarnation or a marker included.
 func (s *Store) resolveReference(ctx context.Context, key ObjectKey, ref Reference, floor uint64) (Located, error) {
 	for {
 		es, err := s.ReadSince(ctx, floor, key, ref.key())
@@ -156,9 +156,9 @@ func (s *Store) resolveReference(ctx context.Context, key ObjectKey, ref Referen
 	}
 }
 
-// void is evidence that the record of an object, at one revision, is located by a Spot's incarnation that is gone for
-// ever. Since that is one consistent state, the Spot's incarnation was there before the record was written, and no later
-// one has its generation, it stays true for as long as the record has that revision.
+// void is evidence that a record, at one revision, is located by an incarnation of a Spot that is gone for ever. It is
+// read in one consistent state: the incarnation was there when the record was written, which was earlier, and no later one
+// has its generation. So it stays true for as long as the record has that revision.
 type void struct{ revision uint64 }
 
 // confirmVoid reads the object no older than the call, and makes the evidence if there is any.
@@ -171,24 +171,24 @@ func (s *Store) confirmVoid(ctx context.Context, at Entry) (Entry, void, error) 
 	return l.Entry, void{revision: l.Revision}, nil
 }
 
-// Join makes an Actor a member that is located by a SpotWide Spot. at is the Actor's entry, with an owner of its own, which is owner
-// under the lease generation that the record names; spot is the Spot's, which the same process run owns. The owner
-// generation grows by one. Errors: see Create.
+// Join locates an Actor by a SpotWide Spot. at is the Actor's entry, whose owner is owner under the lease generation
+// that the record names; spot is the Spot's entry, which the same process run owns. The owner generation grows by one.
+// Errors: see Create.
 func (s *Store) Join(ctx context.Context, at Entry, owner Owner, spot Entry) (Change, error) {
 	a := at.action(VerbJoin, owner)
 	a.Spot = &spot
 	return s.change(ctx, at, a)
 }
 
-// Leave gives an Actor that is located by a SpotWide Spot an owner of its own: owner, which owns that Spot, under the lease generation
-// that the Spot's record names. spot is the Spot's entry. The owner generation grows by one; the Actor
-// belongs to nothing then. Errors: see Create.
+// Leave gives an Actor that is located by a SpotWide Spot an owner of its own: owner, which owns that Spot under the
+// lease generation that the Spot's entry names. The owner generation grows by one, and the Actor belongs to nothing
+// then. Errors: see Create.
 func (s *Store) Leave(ctx context.Context, at Entry, owner Owner, spot Entry) (Change, error) {
 	return s.change(ctx, at, at.memberAction(VerbLeave, owner, &spot))
 }
 
-// CloseMember is CloseObject for an Actor that is located by a SpotWide Spot, by the owner of that Spot; spot is the Spot's entry.
-// Errors: see Create.
+// CloseMember is CloseObject for an Actor that is located by a SpotWide Spot: by the owner of that Spot, whose entry is
+// spot. Errors: see Create.
 func (s *Store) CloseMember(ctx context.Context, at Entry, owner Owner, spot Entry) (Change, error) {
 	return s.change(ctx, at, at.memberAction(VerbClose, owner, &spot))
 }

@@ -95,10 +95,10 @@ func relayed(err error) *Relaying {
 	return r
 }
 
-// Relay hands one part of a move to the target's consumer. part names it, once per move (a name of 1 to 64 characters); ttl
-// (whole seconds, at most MaxRelayTTL) is how long it is kept. The parts of one caller are published in the order of its
-// calls; what is not acknowledged is sent again, so that one may be stored behind a later one, and never twice. Relay waits only
-// while 8 MiB, or 128 parts, of the store are under way. Sending goes on until ctx or ttl ends.
+// Relay hands one part of a move to the target's consumer. part names it, once per move (a name of 1 to 64 characters);
+// ttl (whole seconds, at most MaxRelayTTL) is how long it is kept. Parts are published in the order of the calls; what
+// is not acknowledged is sent again, so that a part may be stored behind a later one, and never twice. Relay waits only
+// while 128 parts of this store are under way, or 8 MiB. Sending goes on until ctx or ttl ends.
 //
 // Errors, which Relaying.Wait returns, are *outcome.Error: InvalidOperation, or CapacityExceeded above MaxSpill, with
 // NotAccepted; Unavailable with NotAccepted when it was never sent, with Unknown when it may have been stored.
@@ -156,8 +156,8 @@ func (s *Store) relayPart(ctx context.Context, w *window, key, op, part string, 
 	return r
 }
 
-// ClearRelay lets what a move handed over go, bulk state included if that was used, by its source: a marker with a short life takes its place. What is
-// not cleared goes by its TTL. Errors are those of Relay.
+// ClearRelay removes what a move handed over, by its source, with bulk the bulk state too: a marker with a short life
+// takes its place. What is not cleared goes by its TTL. Errors are those of Relay.
 func (s *Store) ClearRelay(ctx context.Context, to Handover, bulk bool) error {
 	to.From = s.rid
 	if err := to.check(); err != nil {

@@ -20,8 +20,9 @@ const (
 	fetchPatience = 10 * time.Second
 )
 
-// RelayBulk writes a unit's bulk state beside the parts that go through the target's consumer, and returns where it is once all of it
-// is acknowledged. At most 1 MiB of it is under way at once. Errors are those of Relay; CapacityExceeded above MaxBulk.
+// RelayBulk writes a unit's bulk state beside the parts that go through the target's consumer, and returns where it is
+// once all of it is acknowledged. At most 1 MiB of it is under way at once. Errors are those of Relay; CapacityExceeded
+// above MaxBulk.
 func (s *Store) RelayBulk(ctx context.Context, to Handover, data []byte, ttl time.Duration) (BulkRef, error) {
 	to.From = s.rid
 	err := to.check()

@@ -38,8 +38,8 @@ type RelayPart struct {
 }
 
 // RelayInbox receives what moves hand to one process run: through one standing ephemeral consumer for all moves, which
-// exists before any of them begins (CA-5). It is flow-controlled (a pull consumer that keeps order), and made again from where it was
-// when the server loses it and after every reconnect.
+// exists before any of them begins (CA-5). It pulls what it has room for, keeps the order, and is made again from where
+// it was when the server has lost it, and after a reconnect.
 type RelayInbox struct {
 	consumer jetstream.Consumer
 	run      jetstream.ConsumeContext
@@ -105,8 +105,8 @@ func (b *RelayInbox) Consumer() string {
 	return ""
 }
 
-// Close ends the receiving and waits until take has returned for the last time; it is not called by take. The server drops the consumer when nobody has
-// pulled from it for half a minute. Close may be called any number of times.
+// Close ends the receiving and waits until take has returned for the last time, so take must not call it. The server
+// drops the consumer when nobody has pulled from it for half a minute. Close may be called any number of times.
 func (b *RelayInbox) Close() {
 	b.once.Do(b.run.Stop)
 	<-b.run.Closed()

@@ -83,7 +83,8 @@ func newMove(rid string, lifecycle uint64) Handover {
 	return Handover{RID: rid, Lifecycle: lifecycle, Op: nuid.Next()}
 }
 
-func TestRelay(t *testing.T) {
+// TestConformanceRelay has what moves hand over, under faults in the paths of both sides.
+func TestConformanceRelay(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b *bed) {
 		src, tgt := b.member(t, 0, "src", time.Second), b.member(t, len(b.servers)-1, "tgt", time.Second)
