@@ -131,7 +131,8 @@ func (p *Policy) Due(v *View) []Alert {
 			v.Worker, v.Now.Sub(a.Finished).Round(time.Second), c.Verdict, job)
 		out[len(out)-1].Attempt = a.ID
 	}
-	if used := c.used(v.Now.Add(-v.Bound - p.BreakerWindow)); used >= p.Breaker && c.running() == nil {
+	_, resting := p.resting(v)
+	if used := c.used(v.Now.Add(-v.Bound - p.BreakerWindow)); used >= p.Breaker && c.running() == nil && !resting {
 		add(AlertBreaker, Page, c.ID, p.Remind, "%s is %s and had %d restarts within %v: the circuit breaker is open, nothing restarts it any more%s",
 			v.Worker, c.Verdict, used, p.BreakerWindow, job)
 	}

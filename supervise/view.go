@@ -155,7 +155,7 @@ func readView(ctx context.Context, k keys, c clock, worker, self string, confirm
 	if err != nil {
 		return nil, err
 	}
-	if own.Key != "" && seen < own.Revision || !own.Exists() && seen == own.Revision {
+	if own.Key != "" && (seen < own.Revision || !own.Exists() && seen == own.Revision) {
 		e, err := k.Confirm(ctx, own.Key)
 		if err != nil && !errors.Is(err, outcome.NotFound) {
 			return nil, err

@@ -1,0 +1,577 @@
+package supervise
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
+)
+
+// TestConformance names the rules that it shows. SV-15 is shown at length by TestNoStorm and TestMonitorsKilledAndFrozen.
+func TestConformance(t *testing.T) {
+	for id, f := range map[string]func(*testing.T){
+		"SV-1": verdictFromTheRecordAlone, "SV-2": verdictsOfRecords, "SV-2b": seenTwice, "SV-3": everyVerdictIsSomebodys, "SV-4": alertOnly, "SV-5": persistence,
+		"SV-6": oneOfManyActs, "SV-7": alertsApartFromLock, "SV-8": lastLook, "SV-9": breaker, "SV-10": cooldown, "SV-11": escalation,
+		"SV-12": commandFails, "SV-13": whatAlertsCarry, "SV-14": whatMayBeAutomated, "SV-15": unknownOutcome, "SV-16": markers,
+	} {
+		t.Run(id, func(t *testing.T) {
+			t.Parallel()
+			f(t)
+		})
+	}
+}
+
+func recordAt(state State, age time.Duration, now time.Time) *Fact[Record] {
+	at := now.Add(-age)
+	return &Fact[Record]{Time: at, at: kvlocation.SharedEntry{Revision: 7, Time: at}, Value: Record{
+		Worker: "w", State: state, StateSince: at, ProgressAt: at, Heartbeat: at,
+	}}
+}
+
+// SV-1. What a worker's own clock said makes no difference, only when the store took the record; and two monitors, one of
+// which has just started, come to one verdict from it.
+func verdictFromTheRecordAlone(t *testing.T) {
+	b, p := newBed(t), fast()
+	far := time.Now().Add(5 * time.Hour)
+	b.say(t, Record{Worker: "ahead", State: Processing, Heartbeat: far, StateSince: far, ProgressAt: far})
+	b.say(t, Record{Worker: "behind", State: Processing, Heartbeat: far.Add(-10 * time.Hour)})
+	look := func() map[string]Verdict {
+		found := map[string]Verdict{}
+		all, err := Workers(testContext(t), openStore(t, connect(t, b.url), "other").Shared(kvlocation.BucketSupervise), p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range all {
+			found[w.Worker] = w.Verdict
+		}
+		return found
+	}
+	p.HungAfter = time.Hour
+	if got := look(); got["ahead"] != Healthy || got["behind"] != Healthy {
+		t.Fatalf("fresh records are %v", got)
+	}
+	p = fast()
+	fabrictest.Eventually(t, readyIn, "both to be hung", func() bool {
+		got := look()
+		return got["ahead"] == Hung && got["behind"] == Hung
+	})
+	now := time.Now()
+	for _, local := range []time.Duration{-9 * time.Hour, 0, 9 * time.Hour} {
+		r := recordAt(Processing, 3*time.Minute, now)
+		r.Value.Heartbeat = now.Add(local)
+		d := DefaultPolicy()
+		if f := d.Judge(r, now, 0); f.Verdict != Hung {
+			t.Errorf("with a local clock off by %v: %s", local, f.Verdict)
+		}
+	}
+}
+
+// SV-2. The verdicts at the edges of their ages.
+func verdictsOfRecords(t *testing.T) {
+	p, now := DefaultPolicy(), time.Now()
+	stuck := recordAt(Processing, time.Second, now)
+	stuck.Value.ProgressAt = now.Add(-31 * time.Minute)
+	moving := recordAt(Processing, time.Second, now)
+	moving.Value.ProgressAt = now.Add(-29 * time.Minute)
+	broken := recordAt(Failed, time.Second, now)
+	broken.Value.StateSince = now.Add(-31 * time.Minute)
+	for _, c := range []struct {
+		name  string
+		rec   *Fact[Record]
+		bound time.Duration
+		want  Verdict
+	}{
+		{"no record", nil, 0, Unreachable},
+		{"processing, 119 s", recordAt(Processing, 119*time.Second, now), 0, Healthy},
+		{"processing, 120 s", recordAt(Processing, 120*time.Second, now), 0, Hung},
+		{"processing, 121 s, not certain", recordAt(Processing, 121*time.Second, now), 2 * time.Second, Healthy},
+		{"idle, 121 s", recordAt(Idle, 121*time.Second, now), 0, Healthy},
+		{"idle, 10 min", recordAt(Idle, 10*time.Minute, now), 0, Unreachable},
+		{"starting, 10 min", recordAt(Starting, 10*time.Minute, now), 0, Unreachable},
+		{"stopped, a day", recordAt(Stopped, 24*time.Hour, now), 0, Healthy},
+		{"error, 29 min", recordAt(Failed, 29*time.Minute, now), 0, Healthy},
+		{"error, 30 min", recordAt(Failed, 30*time.Minute, now), 0, Erroneous},
+		{"error for 31 min, fresh heartbeat", broken, 0, Erroneous},
+		{"stuck progress, fresh heartbeat", stuck, 0, Stalled},
+		{"progress", moving, 0, Healthy},
+		{"a state of its own", recordAt("polishing", 121*time.Second, now), 0, Healthy},
+	} {
+		if f := p.Judge(c.rec, now, c.bound); f.Verdict != c.want {
+			t.Errorf("%s: %s (%s), want %s", c.name, f.Verdict, f.Why, c.want)
+		}
+	}
+}
+
+// SV-2, seen twice. One look confirms nothing, whoever looks, and however often within one check interval; a second one an
+// interval later does, another monitor's too.
+func seenTwice(t *testing.T) {
+	b, p := newBed(t), fast()
+	p.CheckInterval = time.Hour // only the looks of this test count
+	b.say(t, Record{Worker: "w", State: Processing})
+	fabrictest.Eventually(t, readyIn, "a heartbeat that is old", func() bool {
+		all, err := Workers(testContext(t), b.sh, p, nil)
+		return err == nil && all[0].Verdict == Hung
+	})
+	first, second := b.still(t, config(p, &journal{}, &alerts{})), b.still(t, config(p, &journal{}, &alerts{}))
+	for range 3 {
+		first.look(t)
+		second.look(t)
+	}
+	if c := b.caseOf(t, "w"); c != nil {
+		t.Fatalf("confirmed within one check interval: %+v", c)
+	}
+	sight := b.key(t, "w", "sight")
+	second.policy(func(p *Policy) { p.CheckInterval = 50 * time.Millisecond })
+	fabrictest.Eventually(t, readyIn, "the other monitor's second look to confirm", func() bool {
+		second.look(t)
+		return b.caseOf(t, "w") != nil
+	})
+	if again := b.key(t, "w", "sight"); again.Revision != sight.Revision {
+		t.Errorf("the first sighting was written again: revision %d, then %d", sight.Revision, again.Revision)
+	}
+}
+
+// SV-3. A verdict without anybody is no configuration, a restart without hands neither; the table can be printed.
+func everyVerdictIsSomebodys(t *testing.T) {
+	ok := config(DefaultPolicy(), &journal{}, &alerts{})
+	if err := ok.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range verdicts {
+		c := config(DefaultPolicy(), &journal{}, &alerts{})
+		delete(c.Policy.Responsible, v)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("nobody for verdict %q", v)) {
+			t.Errorf("nobody for %s: %v", v, err)
+		}
+		c.Policy.Responsible[v] = Person
+		if err := c.Validate(); err != nil {
+			t.Errorf("a person, said explicitly, for %s: %v", v, err)
+		}
+	}
+	c := config(DefaultPolicy(), nil, &alerts{})
+	c.Targets[0].Restarter = nil
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "no target has a restarter") {
+		t.Errorf("eyes without hands: %v", err)
+	}
+	c = config(DefaultPolicy(), &journal{}, &alerts{})
+	c.Notifiers = nil
+	if err := c.Validate(); err == nil {
+		t.Error("alerts that nobody gets are allowed")
+	}
+	b := newBed(t)
+	if _, err := NewMonitor(testContext(t), b.store, c); err == nil {
+		t.Error("a monitor starts with a configuration that is not allowed")
+	}
+	var table bytes.Buffer
+	p := DefaultPolicy()
+	if err := p.WriteTable(&table); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range verdicts {
+		if !strings.Contains(table.String(), string(v)) {
+			t.Errorf("the table does not name %s:\n%s", v, table.String())
+		}
+	}
+}
+
+// SV-4. Who can't be reached and who is slow are alerted about, and never restarted.
+func alertOnly(t *testing.T) {
+	b, p := newBed(t), fast()
+	for _, v := range []Verdict{Unreachable, Stalled} {
+		c := config(fast(), &journal{}, &alerts{})
+		c.Policy.Responsible[v] = Restart
+		if err := c.Validate(); err == nil {
+			t.Errorf("%s may be restarted", v)
+		}
+	}
+	j, a := &journal{}, &alerts{}
+	p.StalledAfter = 300 * time.Millisecond
+	cfg := config(p, j, a)
+	cfg.Expected = []string{"absent"}
+	b.monitor(t, cfg)
+	stop := b.tick(t, "slow", func() Record {
+		return Record{Worker: "slow", State: Processing, ProgressAt: time.Now().Add(-time.Hour)}
+	})
+	defer stop()
+	fabrictest.Eventually(t, readyIn, "both alerts", func() bool {
+		seen := map[string]Verdict{}
+		for _, x := range a.of(AlertConfirmed) {
+			seen[x.Worker] = x.Verdict
+		}
+		return seen["absent"] == Unreachable && seen["slow"] == Stalled
+	})
+	b.outlast(t, p.Persistence+4*p.CheckInterval)
+	if got := j.list(); len(got) > 0 {
+		t.Errorf("restarted: %+v", got)
+	}
+}
+
+// SV-5. What began to be timed by one monitor is carried on by the next, and a slower one does not begin anew.
+func persistence(t *testing.T) {
+	b, p := newBed(t), fast()
+	p.Persistence = 3 * time.Second
+	j := &journal{}
+	b.say(t, Record{Worker: "w", State: Processing})
+	first := b.monitor(t, config(p, j, &alerts{}))
+	b.waitEvent(t, "w", Armed, "1")
+	armed := b.key(t, "w", "timer")
+	first.Close()
+	b.monitor(t, config(p, j, &alerts{}))
+	b.monitor(t, config(p, j, &alerts{}))
+	b.waitEvent(t, "w", DoneRestart, "1")
+	c := b.caseOf(t, "w")
+	if lasted := c.Attempts[0].At.Sub(armed.Time); lasted < p.Persistence {
+		t.Errorf("restarted after %v, before it had lasted %v", lasted, p.Persistence)
+	} else if lasted > p.Persistence+20*time.Second {
+		t.Errorf("restarted only after %v: the timer began anew", lasted)
+	}
+	if n := len(j.list()); n != 1 {
+		t.Errorf("%d restarts", n)
+	}
+}
+
+// SV-6. Five monitors, one command.
+func oneOfManyActs(t *testing.T) {
+	b, p := newBed(t), fast()
+	j := &journal{do: func(Order) Result { return Result{Done, ""} }}
+	for range 5 {
+		b.monitor(t, config(p, j, &alerts{}))
+	}
+	b.say(t, Record{Worker: "w", State: Processing})
+	j.wait(t, 1)
+	b.waitEvent(t, "w", Skipped, "cooldown")
+	b.outlast(t, 5*p.CheckInterval)
+	if got := j.list(); len(got) != 1 {
+		t.Errorf("%d restarts by five monitors", len(got))
+	}
+	locks := map[string]bool{}
+	all, err := Events(testContext(t), b.sh, EventFilter{Worker: "w"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if e.Kind == Locked {
+			locks[e.By] = true
+		}
+	}
+	if len(locks) != 1 {
+		t.Errorf("%d monitors took the lock", len(locks))
+	}
+}
+
+// SV-7. An alert goes out once for each incident whoever acts, also while another monitor holds the lock, and having gone
+// out keeps no restart from being run.
+func alertsApartFromLock(t *testing.T) {
+	b, p := newBed(t), fast()
+	token, _ := escape("w")
+	lock := incidentPrefix + token + ".lock"
+	if _, err := b.sh.Create(testContext(t), lock, encode(Lock{V: 1, Worker: "w", By: "somebody"}), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	b.say(t, Record{Worker: "w", State: Processing})
+	j, a := &journal{}, &alerts{}
+	for range 3 {
+		b.monitor(t, config(p, j, a))
+	}
+	a.wait(t, AlertConfirmed)
+	b.waitEvent(t, "w", Skipped, "locked")
+	if got := j.list(); len(got) > 0 {
+		t.Fatalf("restarted while another monitor held the lock: %+v", got)
+	}
+	if err := remove(testContext(t), b.sh, lock); err != nil {
+		t.Fatal(err)
+	}
+	j.wait(t, 1)
+	a.wait(t, AlertRestarted)
+	if n := len(a.of(AlertConfirmed)); n != 1 {
+		t.Errorf("the incident was alerted %d times", n)
+	}
+}
+
+// SV-8. A worker that comes back between the decision and the command is not restarted, and what was begun is cleaned up.
+func lastLook(t *testing.T) {
+	for _, at := range []Do{Collect, Intend, Run} {
+		t.Run("recovers before "+at.String(), func(t *testing.T) {
+			t.Parallel()
+			b, p := newBed(t), fast()
+			b.say(t, Record{Worker: "w", State: Processing})
+			j := &journal{}
+			m := b.still(t, config(p, j, &alerts{}))
+			back := false
+			m.run.before = func(s Step) {
+				// The look that this step rests on is already over; it is the next one that has to notice.
+				if s.Do == at && !back && at != Run || at == Run && s.Do == Intend && !back {
+					back = true
+					b.say(t, Record{Worker: "w", State: Processing})
+				}
+			}
+			fabrictest.Eventually(t, readyIn, "the worker to recover", func() bool {
+				m.look(t)
+				c := b.caseOf(t, "w")
+				return back && c != nil && c.State == CaseRecovered
+			})
+			if got := j.list(); len(got) > 0 {
+				t.Fatalf("restarted: %+v", got)
+			}
+			m.look(t)
+			for _, key := range []string{"lock", "timer", "sight"} {
+				if e := b.key(t, "w", key); e.Exists() {
+					t.Errorf("key %s was left behind: %s", key, e.Value)
+				}
+			}
+			for _, a := range b.caseOf(t, "w").Attempts {
+				if a.Outcome != Cancelled {
+					t.Errorf("attempt %+v", a)
+				}
+			}
+		})
+	}
+}
+
+// SV-9. Three a day for each worker, whichever path restarts it; log collection that fails costs nothing of it.
+func breaker(t *testing.T) {
+	b, p := newBed(t), fast()
+	p.Cooldown, p.EscalateAfter = 500*time.Millisecond, 500*time.Millisecond
+	p.ErrorAfter = 500 * time.Millisecond
+	j, a := &journal{}, &alerts{}
+	cfg := config(p, j, a)
+	collected := 0
+	cfg.Targets[0].Collector = CollectFunc(func(context.Context, string) (string, error) {
+		collected++
+		return "", errors.New("no logs today")
+	})
+	cfg.Parallel = 1 // so that the collector needs no lock
+	b.say(t, Record{Worker: "w", State: Processing})
+	m := b.still(t, cfg)
+	m.until(t, func() bool { return len(j.list()) == 2 })
+	b.say(t, Record{Worker: "w", State: Failed}) // another verdict, another path, the same breaker
+	m.until(t, func() bool { return len(a.of(AlertBreaker)) > 0 })
+	got := j.list()
+	if len(got) != 3 {
+		t.Fatalf("%d restarts, the breaker allows 3", len(got))
+	}
+	if got[0].Verdict != Hung || got[2].Verdict != Erroneous {
+		t.Errorf("verdicts %s and %s", got[0].Verdict, got[2].Verdict)
+	}
+	if collected < 3 {
+		t.Errorf("logs were collected %d times", collected)
+	}
+	if used := b.caseOf(t, "w").used(time.Time{}); used != 3 {
+		t.Errorf("the breaker has counted %d", used)
+	}
+	m.until(t, func() bool { return m.Metrics().Decisions[Refused] > 0 })
+	b.waitEvent(t, "w", Refused, "breaker")
+	for range 10 {
+		m.look(t)
+	}
+	if n := len(j.list()); n != 3 {
+		t.Errorf("%d restarts with an open breaker", n)
+	}
+}
+
+// SV-10. While the cooldown lasts nothing is timed, though the old record looks hung; after it everything begins at the
+// first sighting.
+func cooldown(t *testing.T) {
+	b, p := newBed(t), fast()
+	p.Persistence = 300 * time.Millisecond
+	j := &journal{}
+	b.say(t, Record{Worker: "w", State: Processing})
+	b.monitor(t, config(p, j, &alerts{}))
+	first := j.wait(t, 1)[0]
+	fabrictest.Eventually(t, readyIn, "the timer to be cleared", func() bool {
+		return !b.key(t, "w", "timer").Exists() && !b.key(t, "w", "sight").Exists()
+	})
+	for b.caseOf(t, "w").Attempts[0].Finished.IsZero() || b.now(t).Before(b.caseOf(t, "w").Attempts[0].Finished.Add(p.Cooldown-time.Second)) {
+		for _, key := range []string{"timer", "sight"} {
+			if e := b.key(t, "w", key); e.Exists() {
+				t.Fatalf("key %s within the cooldown: %s", key, e.Value)
+			}
+		}
+	}
+	second := j.wait(t, 2)[1]
+	if gap := second.at.Sub(first.at); gap < p.Cooldown+p.Persistence+p.CheckInterval {
+		t.Errorf("restarted again after %v; the cooldown alone is %v", gap, p.Cooldown)
+	}
+}
+
+// SV-11. One page with a mention when the restart did not help.
+func escalation(t *testing.T) {
+	b, p := newBed(t), fast()
+	a := &alerts{}
+	b.say(t, Record{Worker: "w", State: Processing})
+	p.Breaker = 1
+	for range 2 {
+		b.monitor(t, config(p, &journal{}, a))
+	}
+	page := a.wait(t, AlertUnrecovered)
+	if page.Severity != Page || !strings.Contains(page.Text, "restart did not recover") {
+		t.Errorf("the page: %+v", page)
+	}
+	c := b.caseOf(t, "w")
+	if after := page.Time.Sub(c.Attempts[0].Finished); after < p.EscalateAfter {
+		t.Errorf("paged %v after the restart", after)
+	}
+	b.waitEvent(t, "w", Escalated, "")
+	b.outlast(t, 10*p.CheckInterval)
+	if n := len(a.of(AlertUnrecovered)); n != 1 {
+		t.Errorf("%d pages for one restart", n)
+	}
+	if got := mention(page); !strings.HasPrefix(got, "<!channel> ") {
+		t.Errorf("the webhook's text is %q", got)
+	}
+}
+
+// SV-12. A command that fails is paged about at once, and the next cycle tries again.
+func commandFails(t *testing.T) {
+	b, p := newBed(t), fast()
+	a := &alerts{}
+	j := &journal{}
+	n := 0
+	j.do = func(Order) Result {
+		if n++; n == 1 {
+			return Result{Broken, "exit status 1: no such container"}
+		}
+		return Result{Done, ""}
+	}
+	b.say(t, Record{Worker: "w", State: Processing})
+	b.monitor(t, config(p, j, a))
+	page := a.wait(t, AlertFailed)
+	if page.Severity != Page || !strings.Contains(page.Text, "no such container") {
+		t.Errorf("the page: %+v", page)
+	}
+	got := j.wait(t, 2)
+	if gap := got[1].at.Sub(got[0].at); gap >= p.Cooldown {
+		t.Errorf("tried again only after %v", gap)
+	}
+	a.wait(t, AlertRestarted)
+	if used := b.caseOf(t, "w").used(time.Time{}); used != 2 {
+		t.Errorf("the breaker has counted %d", used)
+	}
+}
+
+// SV-13. Alerts say which worker, what is wrong, what it was working on, and its last words.
+func whatAlertsCarry(t *testing.T) {
+	b, p := newBed(t), fast()
+	a := &alerts{}
+	b.say(t, Record{Worker: "gpu/1", State: Processing, Job: "job-42"})
+	cfg := config(p, &journal{}, a)
+	cfg.Targets[0].Match = "gpu/*"
+	b.monitor(t, cfg)
+	for _, kind := range []string{AlertConfirmed, AlertRestarting, AlertRestarted} {
+		if kind == AlertRestarting { // it may be over before anybody looks
+			continue
+		}
+		x := a.wait(t, kind)
+		if x.Worker != "gpu/1" || x.Verdict != Hung || x.Job != "job-42" || x.Logs != "last words of gpu/1" || !strings.Contains(x.Text, "job-42") {
+			t.Errorf("%s: %+v", kind, x)
+		}
+	}
+}
+
+// SV-14. Only what is nearly idempotent is automated: a configuration that wants more is refused, and a worker for which
+// nobody said how it is restarted is left to a person.
+func whatMayBeAutomated(t *testing.T) {
+	b, p := newBed(t), fast()
+	j, a := &journal{}, &alerts{}
+	cfg := config(p, j, a)
+	cfg.Targets[0].Match = "other-*"
+	b.say(t, Record{Worker: "w", State: Processing})
+	b.monitor(t, cfg)
+	page := a.wait(t, AlertNoHands)
+	if page.Severity != Page || page.Worker != "w" {
+		t.Errorf("the page: %+v", page)
+	}
+	b.waitEvent(t, "w", Refused, "hands")
+	b.outlast(t, p.Persistence+2*p.CheckInterval)
+	if got := j.list(); len(got) > 0 {
+		t.Errorf("restarted: %+v", got)
+	}
+}
+
+// SV-15. Intent before command; an unknown outcome counts as run, begins the cooldown, and pages.
+func unknownOutcome(t *testing.T) {
+	b, p := newBed(t), fast()
+	j, a := &journal{}, &alerts{}
+	j.do = func(o Order) Result {
+		c := b.caseOf(t, "w")
+		if r := c.running(); r == nil || r.ID != o.Attempt {
+			t.Errorf("the command runs, and the store has %+v", c.Attempts)
+		}
+		return Result{Unknown, "nobody knows"}
+	}
+	b.say(t, Record{Worker: "w", State: Processing})
+	b.monitor(t, config(p, j, a))
+	page := a.wait(t, AlertUnknown)
+	if page.Severity != Page {
+		t.Errorf("the page: %+v", page)
+	}
+	first := j.wait(t, 1)[0]
+	if used := b.caseOf(t, "w").used(time.Time{}); used != 1 {
+		t.Errorf("the breaker has counted %d", used)
+	}
+	second := j.wait(t, 2)[1]
+	if gap := second.at.Sub(first.at); gap < p.Cooldown {
+		t.Errorf("restarted again %v after an attempt that may have worked", gap)
+	}
+	if second.Token.Compare(first.Token) <= 0 {
+		t.Errorf("token %v after %v", second.Token, first.Token)
+	}
+}
+
+// SV-16. A planned action is no incident while its marker holds, and one that is marked at the last moment stops the
+// command.
+func markers(t *testing.T) {
+	b, p := newBed(t), fast()
+	ctx := testContext(t)
+	mark := func(w string, d time.Duration) {
+		if err := PutMarker(ctx, b.sh, Marker{Worker: w, Action: ActionUpgrade, By: "test", Reason: "new version", Until: b.now(t).Add(d)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mark("w", time.Hour)
+	b.say(t, Record{Worker: "w", State: Processing})
+	b.say(t, Record{Worker: "late", State: Processing})
+	j, a := &journal{}, &alerts{}
+	m := b.still(t, config(p, j, a))
+	m.run.before = func(s Step) {
+		if s.Do == Intend {
+			mark("late", time.Hour)
+		}
+	}
+	m.until(t, func() bool {
+		c := b.caseOf(t, "late")
+		return c != nil && len(c.Attempts) > 0 && c.Attempts[0].Outcome == Cancelled
+	})
+	for range 5 {
+		m.look(t)
+	}
+	if got := j.list(); len(got) > 0 {
+		t.Fatalf("restarted during a planned action: %+v", got)
+	}
+	if c := b.caseOf(t, "w"); c != nil {
+		t.Errorf("an incident: %+v", c)
+	}
+	if e := b.key(t, "late", "timer"); e.Exists() {
+		t.Error("a marked worker is still timed")
+	}
+	if got, ok, err := MarkerOf(ctx, b.sh, "w"); err != nil || !ok || got.Action != ActionUpgrade || got.Since.IsZero() {
+		t.Errorf("marker %+v, %v, %v", got, ok, err)
+	}
+	m.run.before = func(Step) {}
+	if err := ClearMarker(ctx, b.sh, "w"); err != nil {
+		t.Fatal(err)
+	}
+	mark("late", time.Second)
+	m.until(t, func() bool { return len(j.list()) >= 2 })
+	for _, x := range a.of(AlertConfirmed) {
+		if x.Worker == "w" && x.Time.Before(b.now(t).Add(-time.Hour)) {
+			t.Errorf("alerted during a planned action: %+v", x)
+		}
+	}
+}
