@@ -1,0 +1,307 @@
+package objects
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nuid"
+
+	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
+)
+
+// tracker is a movable object that counts its turns.
+type tracker struct {
+	w     *roomBed
+	count uint64
+}
+
+func (k *tracker) Activate(ctx context.Context, self *Self) error { return k.w.raise(ctx, self) }
+
+func (k *tracker) Handle(ctx context.Context, req *Request) (Reply, error) {
+	if f := k.w.onTurn; f != nil {
+		if reply, err, done := f(ctx, req); done {
+			return reply, err
+		}
+	}
+	k.count++
+	self := req.Self()
+	return Reply{Data: fmt.Appendf(nil, "%s %d %d", self.RID(), self.OwnerGeneration(), k.count)}, nil
+}
+
+func (k *tracker) Capture(context.Context, *Self) (State, error) {
+	return State{Data: binary.AppendUvarint(nil, k.count)}, nil
+}
+
+func (k *tracker) Restore(_ context.Context, _ *Self, s State) error {
+	k.count, _ = binary.Uvarint(s.Data)
+	return nil
+}
+
+// roomBed is a mesh with nodes a and b that have movable players and SpotWide games, and a client.
+type roomBed struct {
+	*mesh
+	t       *testing.T
+	tokens  *tokens
+	onTurn  func(context.Context, *Request) (Reply, error, bool)
+	a, b, c *meshNode
+	game    SpotRef
+}
+
+func (w *roomBed) raise(ctx context.Context, self *Self) error {
+	return (&guarded{tokens: w.tokens}).Activate(ctx, self)
+}
+
+func newRoomBed(t *testing.T, opts ...nodeOption) *roomBed {
+	t.Helper()
+	w := &roomBed{mesh: newMesh(t), t: t, tokens: &tokens{seen: map[string][]uint64{}}}
+	made := func(context.Context, *Self, []byte) (Object, error) { return &tracker{w: w}, nil }
+	opts = append(opts, types(
+		Type{Name: "player", Class: kvlocation.ClassActor, Move: MoveState, New: made},
+		Type{Name: "game", Class: kvlocation.ClassUserSpot, Move: MoveState, Members: SpotWide, New: made},
+	))
+	w.a, w.b, w.c = w.node("a", opts...), w.node("b", opts...), w.client()
+	for _, n := range []*meshNode{w.a, w.b} {
+		n.MoveWith(func(ctx context.Context, key kvlocation.ObjectKey, generation uint64, to string) error {
+			return w.move(ctx, n, w.at(to), key)
+		})
+	}
+	w.game = must[SpotRef](t)(w.c.Spots().Create(w.ctx(), "game", "g", nil, AtNode("a")))
+	return w
+}
+
+func (w *roomBed) at(rid string) *meshNode {
+	if rid == "a" {
+		return w.a
+	}
+	return w.b
+}
+
+func (w *roomBed) player(id, at string) ActorRef {
+	w.t.Helper()
+	return must[ActorRef](w.t)(w.c.Actors().Create(w.ctx(), "player", id, nil, AtNode(at)))
+}
+
+func (w *roomBed) join(a ActorRef) {
+	w.t.Helper()
+	if err := w.c.Actors().Join(w.ctx(), a, w.game); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// wantAnswer asks until the route is known: a stale one ends one call.
+func (w *roomBed) wantAnswer(a ActorRef, rid string, ownerGeneration, count uint64) {
+	w.t.Helper()
+	want := fmt.Sprintf("%s %d %d", rid, ownerGeneration, count)
+	fabrictest.Eventually(w.t, long, "it answers "+want, func() bool {
+		reply, err := w.c.Actors().Request(w.ctx(), a.ID, nil)
+		if err == nil && string(reply.Data) != want {
+			w.t.Fatalf("it answered %q, not %q", reply.Data, want)
+		}
+		return err == nil
+	})
+}
+
+// move takes a unit from one node to the other: the three writes of a move, with the cargo passed in memory.
+func (w *roomBed) move(ctx context.Context, from, to *meshNode, key kvlocation.ObjectKey) (err error) {
+	d, err := from.Depart(ctx, key, 0)
+	if err != nil {
+		return err
+	}
+	fail := func(err error) error { d.Abort(err); return err }
+	e, err := d.Entry(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	op := nuid.Next()
+	arrival, err := to.Expect(d.Unit(), op, time.Now().Add(long))
+	if err != nil {
+		return fail(err)
+	}
+	fail = func(err error) error { arrival.Abort(err); d.Abort(err); return err }
+	prepared, err := from.store.Prepare(ctx, e, from.owner(), op, to.owner())
+	if err != nil {
+		return fail(err)
+	}
+	undo := func(err error) error {
+		if _, aerr := from.store.Abort(w.t.Context(), prepared.Entry, from.owner(), op); aerr != nil {
+			w.t.Errorf("the move cannot be given up: %v", aerr)
+		}
+		return fail(err)
+	}
+	if err := d.Seal(ctx); err != nil {
+		return undo(err)
+	}
+	cargo, err := d.Capture(ctx)
+	if err != nil {
+		return undo(err)
+	}
+	data, err := cargo.MarshalBinary()
+	if err != nil {
+		return undo(err)
+	}
+	if cargo, err = ParseCargo(data); err != nil {
+		return undo(err)
+	}
+	if err := arrival.Load(ctx, cargo); err != nil {
+		return undo(err)
+	}
+	accepted, err := from.store.Accept(ctx, prepared.Entry, from.owner(), op)
+	if err != nil {
+		return undo(err)
+	}
+	d.Accepted()
+	committed, err := to.store.Commit(ctx, accepted.Entry, to.owner(), op, 0)
+	if err != nil {
+		return err
+	}
+	err = arrival.Open(committed.Entry, 0)
+	d.Finish(0, to.owner(), committed.Entry.Record.OwnerGeneration, 30*time.Second)
+	return err
+}
+
+func (w *roomBed) moveGame(from, to *meshNode) {
+	w.t.Helper()
+	if err := w.move(w.ctx(), from, to, spotKey(w.game)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// A SpotWide Spot moves with its members: state, membership and what is in no record go along, and every member's owner
+// generation grows by one with the Spot's.
+func TestSpotWideMove(t *testing.T) {
+	t.Parallel()
+	w := newRoomBed(t)
+	u, v, away := w.player("u", "a"), w.player("v", "a"), w.player("away", "b")
+	w.join(u)
+	w.wantAnswer(u, "a", 2, 1)
+	w.join(v)
+	if err := w.c.Actors().Leave(w.ctx(), v, w.game); err != nil {
+		t.Fatal(err)
+	}
+	w.join(v)
+	w.wantAnswer(v, "a", 4, 1)
+	w.join(away) // which moves it here, as a unit
+	w.wantAnswer(away, "a", 3, 1)
+	if err := w.move(w.ctx(), w.a, w.b, actorKey(u)); !errors.Is(err, ErrMember) {
+		t.Fatalf("a member moved alone: %v", err)
+	}
+
+	w.moveGame(w.a, w.b)
+	w.wantAnswer(u, "b", 3, 2)
+	w.wantAnswer(v, "b", 5, 2)
+	w.wantAnswer(away, "b", 4, 2)
+	if got := must[[]ActorRef](t)(w.c.Spots().Members(w.ctx(), w.game)); !slices.Equal(got, []ActorRef{away, u, v}) {
+		t.Fatalf("%v", got)
+	}
+	if r := must[BroadcastResult](t)(w.c.Spots().Broadcast(w.ctx(), w.game, nil)); r.Accepted != 3 {
+		t.Fatalf("%+v", r)
+	}
+	loc := must[Location](t)(w.c.Actors().Find(w.ctx(), "u"))
+	if loc.RID != "b" || loc.OwnerGeneration != 3 || !loc.ByReference {
+		t.Fatalf("%+v", loc)
+	}
+	// At the target they leave, join and end as at the source.
+	if err := w.c.Actors().Leave(w.ctx(), u, w.game); err != nil {
+		t.Fatal(err)
+	}
+	w.wantAnswer(u, "b", 4, 4)
+	w.moveGame(w.b, w.a)
+	w.wantAnswer(u, "b", 4, 5) // it stays
+	w.wantAnswer(v, "a", 6, 4)
+	w.join(u) // and comes after it
+	w.wantAnswer(u, "a", 6, 6)
+	if err := w.c.Actors().Destroy(w.ctx(), v); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.c.Spots().Close(w.ctx(), w.game); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.c.Actors().Find(w.ctx(), "u"); err == nil {
+		t.Fatal("a member is there without its Spot")
+	}
+	for id, want := range map[string][]uint64{"u": {1, 2, 3, 4, 5, 6}, "v": {1, 2, 3, 4, 5, 6}, "away": {1, 2, 3, 4, 5}} {
+		if got := w.tokens.of(id); !slices.Equal(got, want) {
+			t.Errorf("the guard of %s was raised with %v, not %v", id, got, want)
+		}
+	}
+}
+
+// seat makes a player that is a member of the game, as its creation and its join do, without a message.
+func (w *roomBed) seat(n *meshNode, id string) error {
+	ctx, owner := w.t.Context(), n.owner()
+	key := kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: id}
+	spot := n.rt.spotHere(w.game)
+	made, err := n.store.Create(ctx, kvlocation.NewObject{Key: key, Class: kvlocation.ClassActor, Type: "player", Owner: owner, AssumeMissing: true})
+	if err == nil {
+		made, err = n.store.Ready(ctx, made.Entry, owner)
+	}
+	if err == nil {
+		made, err = n.store.Join(ctx, made.Entry, owner, n.heldEntry(spot))
+	}
+	if err != nil {
+		return err
+	}
+	reg := n.rt.typeOf(kvlocation.ClassActor, "player")
+	if err := n.rt.reserve(reg); err != nil {
+		return err
+	}
+	o := n.rt.newObject(reg, id)
+	o.identify(made.Entry.Generation(), 2)
+	ref, _ := made.Entry.Record.Reference()
+	n.becomeMember(o, wideRef{w.game, ref.Offset}, made.Entry.Revision)
+	n.rt.insert(o)
+	o.open(&tracker{w: w}, made.Entry.Generation(), 2, owner.Lease, nil)
+	n.membersOf(spot).add(ActorRef{id, made.Entry.Generation()}, made.Entry.Revision)
+	return nil
+}
+
+// A Spot with 10,000 members moves by the writes of one record.
+func TestSpotWideMoveWrites(t *testing.T) {
+	t.Parallel()
+	w := newRoomBed(t)
+	const members = 10_000
+	ids := make([]string, members)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("p%d", i)
+	}
+	var failed atomic.Pointer[error]
+	each(ids, func(id string) {
+		if err := w.seat(w.a, id); err != nil {
+			failed.Store(&err)
+		}
+	})
+	if err := failed.Load(); err != nil {
+		t.Fatal(*err)
+	}
+	// revisions are those of all members' records, the newest last.
+	revisions := func() (list []uint64) {
+		err := w.c.store.Scan(w.ctx(), kvlocation.ScanFilter{Kind: kvlocation.KindActor}, func(e kvlocation.Entry) bool {
+			list = append(list, e.Revision)
+			return true
+		})
+		if err != nil || len(list) != members {
+			t.Fatalf("%d members, %v", len(list), err)
+		}
+		return list
+	}
+	spot, before := w.entry(w.c, kvlocation.KindSpot, "g"), revisions()
+	w.moveGame(w.a, w.b)
+	now := w.entry(w.c, kvlocation.KindSpot, "g")
+	if now.Record.Write != spot.Record.Write+3 || !now.Record.Owner.Is("b", w.b.cfg.Lifecycle) {
+		t.Fatalf("%d writes of the Spot's record: %+v", now.Record.Write-spot.Record.Write, now.Record)
+	}
+	if !slices.Equal(revisions(), before) {
+		t.Fatal("a member's record was written")
+	}
+	if r := must[BroadcastResult](t)(w.b.Spots().Broadcast(w.ctx(), w.game, nil)); r.Accepted != members {
+		t.Fatalf("%d of %d heard a broadcast", r.Accepted, r.Members)
+	}
+	w.wantAnswer(ActorRef{"p17", w.entry(w.c, kvlocation.KindActor, "p17").Generation()}, "b", 3, 2)
+}
