@@ -1,0 +1,138 @@
+package device
+
+import (
+	"context"
+	"maps"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"natsfabric/fabrictest"
+	"natsfabric/fence"
+)
+
+// sleeper starts a child that ignores SIGTERM.
+func sleeper(t *testing.T) (*exec.Cmd, fence.Target) {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", `trap "" TERM; echo ready; while :; do sleep 1000; done`)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
+		cmd.Wait()                                      //nolint:errcheck // it was killed
+	})
+	if _, err := out.Read(make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	labels, err := ProcessLabels(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd, fence.Target{Node: "n1", Labels: labels}
+}
+
+// alive asks the system itself, apart from the device.
+func alive(pid int) bool {
+	b, err := os.ReadFile("/proc/" + itoa(pid) + "/status")
+	return err == nil && !strings.Contains(string(b), "State:\tZ")
+}
+
+// A frozen process, one that ignores SIGTERM, and one that runs: fenced is said when it is gone and not before.
+func TestProcess(t *testing.T) {
+	for name, x := range map[string]struct {
+		grace  time.Duration
+		freeze bool
+	}{"kill": {}, "ask first": {grace: 100 * time.Millisecond}, "frozen": {freeze: true}, "frozen, ask first": {100 * time.Millisecond, true}} {
+		t.Run(name, func(t *testing.T) {
+			cmd, tg := sleeper(t)
+			d := NewProcess("kill", x.grace)
+			if x.freeze {
+				if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if r := d.Check(testContext(t), tg); r.Answer != fence.NotFenced || !alive(cmd.Process.Pid) {
+				t.Fatalf("before: %+v, alive=%t", r, alive(cmd.Process.Pid))
+			}
+			if r := d.Fence(testContext(t), tg); r.Answer != fence.Fenced {
+				t.Fatalf("%+v", r)
+			}
+			if alive(cmd.Process.Pid) {
+				t.Fatal("the device says fenced, and the process is alive")
+			}
+			for range 2 { // as a zombie, and when it was waited for
+				if r := d.Check(testContext(t), tg); r.Answer != fence.Fenced {
+					t.Fatalf("after: %+v", r)
+				}
+				cmd.Wait() //nolint:errcheck // it was killed
+			}
+		})
+	}
+}
+
+// A process ID that was used again belongs to another process: that one is not touched.
+func TestProcessIDUsedAgain(t *testing.T) {
+	cmd, tg := sleeper(t)
+	d := NewProcess("kill", 0)
+	change := func(key, value string) fence.Target {
+		out := tg
+		out.Labels = maps.Clone(tg.Labels)
+		out.Labels[key] = value
+		return out
+	}
+	for name, x := range map[string]struct {
+		target fence.Target
+		want   fence.Answer
+	}{
+		"started later":       {change(LabelStart, "12"), fence.Fenced},
+		"an earlier boot":     {change(LabelBoot, "other"), fence.Fenced},
+		"another machine":     {change(LabelMachine, "other"), fence.Unknown},
+		"no labels":           {fence.Target{Node: "n1"}, fence.Unknown},
+		"the first process":   {change(LabelPID, "1"), fence.Unknown},
+		"every process":       {change(LabelPID, "-1"), fence.Unknown},
+		"no such process":     {change(LabelPID, "99999999"), fence.Fenced},
+		"no number":           {change(LabelPID, "x"), fence.Unknown},
+		"without a beginning": {change(LabelStart, ""), fence.Unknown},
+	} {
+		if r := d.Fence(testContext(t), x.target); r.Answer != x.want {
+			t.Errorf("%s: %+v, want %s", name, r, x.want)
+		}
+	}
+	if !alive(cmd.Process.Pid) {
+		t.Fatal("a process that was not meant was killed")
+	}
+}
+
+// The device's time is up before the process is gone: no confirmation.
+func TestProcessTakesTooLong(t *testing.T) {
+	cmd, tg := sleeper(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	// SIGTERM is ignored, and the grace is longer than the device's time.
+	r := NewProcess("kill", time.Hour).Fence(ctx, tg)
+	if r.Answer == fence.Fenced && alive(cmd.Process.Pid) {
+		t.Fatalf("%+v, and the process is alive", r)
+	}
+	fabrictest.Eventually(t, 10*time.Second, "the check to agree with the system", func() bool {
+		return (NewProcess("kill", 0).Check(testContext(t), tg).Answer == fence.Fenced) == !alive(cmd.Process.Pid)
+	})
+}
+
+func TestSelfLabels(t *testing.T) {
+	labels, err := SelfLabels()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := NewProcess("kill", 0).Check(testContext(t), fence.Target{Labels: labels}); r.Answer != fence.NotFenced {
+		t.Fatalf("the test itself: %+v", r)
+	}
+}
