@@ -309,6 +309,43 @@ func TestRelayLeaderStepsDown(t *testing.T) {
 	}
 }
 
+// TestRelayConsumersServerDies kills the server that has the target's consumer, while the target is connected to another.
+func TestRelayConsumersServerDies(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, 3)
+	src, tgt := b.member(t, 0, "src", time.Second), b.member(t, 0, "tgt", time.Second)
+	var (
+		in   *inbox
+		at   string
+		to   Handover
+		kill = -1
+	)
+	for lifecycle := uint64(1); kill < 0 && lifecycle < 40; lifecycle++ {
+		in, to = openInbox(t, tgt, "tgt", lifecycle), newMove("tgt", lifecycle)
+		at = relayConsumer(t, tgt, in.Consumer()).Cluster.Leader
+		for i, s := range b.servers {
+			if s.Name() == at && i != 0 {
+				kill = i
+			}
+		}
+	}
+	if kill < 0 {
+		t.Fatal("no consumer came to be on another server")
+	}
+	names := relayAll(t, src, to, 5, nil)
+	in.wantParts(t, to.Op, 5)
+	b.servers[kill].Kill()
+	for i := range 5 {
+		names = append(names, fmt.Sprintf("q%d", i))
+		if _, err := src.Relay(testContext(t), to, names[5+i], nil, time.Minute).Wait(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := in.wantParts(t, to.Op, 10); !slices.Equal(got, names) {
+		t.Errorf("got %v", got)
+	}
+}
+
 // TestRelayWindow shows that what is under way is bounded, and that a caller waits no longer than its context.
 func TestRelayWindow(t *testing.T) {
 	t.Parallel()
