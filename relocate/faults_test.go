@@ -1,0 +1,421 @@
+package relocate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"natsfabric/fabrictest"
+	"natsfabric/objects"
+	"natsfabric/outcome"
+	"natsfabric/relocate"
+)
+
+// locationWrites are a node's writes of object records.
+const locationWrites = "$KV.FABRIC_m_LOCATION.actor.>"
+
+// part selects one part of the relay, on the way from its source.
+func part(name string) fabrictest.Trigger {
+	return fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.relay.mv.>", Match: func(m fabrictest.Message) bool {
+		return m.Headers().Get("Fabric-Part") == name
+	}}
+}
+
+// with sets what is done.
+func with(tr fabrictest.Trigger, a fabrictest.Action, times int) fabrictest.Trigger {
+	tr.Action, tr.Times = a, times
+	return tr
+}
+
+// moving is a Move that runs beside the test.
+type moving struct {
+	done chan struct{}
+	m    relocate.Moved
+	err  error
+}
+
+func (n *node) begin(id, to string) *moving {
+	v := &moving{done: make(chan struct{})}
+	ctx := n.b.ctx()
+	go func() {
+		defer close(v.done)
+		v.m, v.err = n.moves.Move(ctx, actorKey(id), 0, to)
+	}()
+	n.b.t.Cleanup(func() { <-v.done })
+	return v
+}
+
+func (v *moving) wait(t testing.TB) (relocate.Moved, error) {
+	t.Helper()
+	select {
+	case <-v.done:
+		return v.m, v.err
+	case <-time.After(long):
+		t.Fatal("the move does not end")
+		return v.m, v.err
+	}
+}
+
+// gate is a hook that stops once and waits to be let go.
+type gate struct {
+	reached chan struct{}
+	open    chan struct{}
+	once    sync.Once
+	opened  sync.Once
+}
+
+func newGate(t testing.TB) *gate {
+	g := &gate{reached: make(chan struct{}), open: make(chan struct{})}
+	t.Cleanup(g.release)
+	return g
+}
+
+func (g *gate) release() { g.opened.Do(func() { close(g.open) }) }
+
+func (g *gate) hook(ctx context.Context, _ *objects.Self) error {
+	g.once.Do(func() { close(g.reached) })
+	select {
+	case <-g.open:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (g *gate) wait(t testing.TB) {
+	t.Helper()
+	select {
+	case <-g.reached:
+	case <-time.After(long):
+		t.Fatal("the hook is not reached")
+	}
+}
+
+// three is a mesh of three nodes with one Actor on the first and a sender on the third.
+func three(t *testing.T, opts ...option) (b *bed, n1, n2, n3 *node, id string) {
+	t.Helper()
+	b = newBed(t, 1)
+	n1, n2, n3 = b.node("n1", opts...), b.node("n2", opts...), b.node("n3", opts...)
+	return b, n1, n2, n3, n1.make().ID
+}
+
+// wantKept wants an object to be as if nothing had been: Ready at its source under its first owner generation, without a move, and serving; and that no
+// other node has it.
+func (b *bed) wantKept(id string, at *node) {
+	b.t.Helper()
+	e := b.wantOwner(actorKey(id), at.rid, true)
+	if e.Record.OwnerGeneration != 1 {
+		b.t.Errorf("owner generation %d", e.Record.OwnerGeneration)
+	}
+	r, err := at.objects.Actors().Request(b.ctx(), id, message{"after", 0}.encode())
+	if err != nil {
+		b.t.Fatalf("the object does not serve any more: %v", err)
+	}
+	if runs := b.ledger.of(id); runs[len(runs)-1].rid != at.rid {
+		b.t.Errorf("it runs at %s: %s", runs[len(runs)-1].rid, r.Data)
+	}
+	for _, r := range b.ledger.of(id) {
+		if r.rid != at.rid {
+			b.t.Errorf("a turn ran at %s", r.rid)
+		}
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	t.Run("FO-5a", fo5a)
+	t.Run("FO-5b", fo5b)
+	t.Run("FO-5c", fo5c)
+	t.Run("FO-5d", fo5d)
+	t.Run("FO-5e", fo5e)
+	t.Run("FO-5f", fo5f)
+	t.Run("FO-10.13", fo1013)
+	t.Run("FO-10.14", fo1014)
+	t.Run("FO-10.16", fo1016)
+	t.Run("FO-7c", fo7c)
+	t.Run("FO-7e", fo7e)
+	t.Run("FO-4.2b", fo42b)
+	t.Run("FO-4.4f", fo44f)
+	t.Run("FO-2.6", fo26)
+	t.Run("CA-5", ca5)
+}
+
+// fo5a: before relay-ready is accepted an explicit failure keeps the source, drops the target, and picks no other one.
+func fo5a(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set    func(*hooks)
+		reason relocate.Reason
+	}{
+		"capture fails": {func(h *hooks) {
+			h.capture = func(context.Context, *objects.Self) error { return errors.New("no capture today") }
+		}, relocate.RelocationFailed},
+		"restore fails": {func(h *hooks) {
+			h.restore = func(context.Context, *objects.Self) error { return errors.New("no restore today") }
+		}, relocate.RelocationFailed},
+		"restore does not know the version": {func(h *hooks) {
+			h.restore = func(context.Context, *objects.Self) error {
+				return fmt.Errorf("version 1: %w", objects.ErrStateVersion)
+			}
+		}, relocate.StateIncompatible},
+		"the factory fails": {func(h *hooks) {
+			h.factory = func(_ context.Context, self *objects.Self) error {
+				if self.Moved() {
+					return errors.New("no factory today")
+				}
+				return nil
+			}
+		}, relocate.RelocationFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, n1, _, n3, id := three(t)
+			s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+			received(t, 10, s)
+			b.ledger.set(c.set)
+			var moved sync.Map // nodes on which an instance was made for the move
+			b.ledger.set(func(h *hooks) {
+				f := h.factory
+				h.factory = func(ctx context.Context, self *objects.Self) error {
+					if self.Moved() {
+						moved.Store(self.RID(), true)
+					}
+					if f != nil {
+						return f(ctx, self)
+					}
+					return nil
+				}
+			})
+			_, err := n1.moves.Move(b.ctx(), actorKey(id), 0, "")
+			wantReason(t, err, outcome.NotAccepted, c.reason)
+			received(t, 10, s)
+			s.end()
+			b.wantKept(id, n1)
+			b.ledger.judge(t, id, s)
+			for _, err := range s.failures() {
+				t.Errorf("a request failed: %v", err)
+			}
+			targets := 0
+			moved.Range(func(any, any) bool { targets++; return true })
+			if targets > 1 {
+				t.Errorf("%d targets were tried", targets)
+			}
+			b.ledger.set(func(h *hooks) { *h = hooks{} })
+			n1.move(id, "n2") // and nothing of the failed move stands in the way of the next one
+		})
+	}
+}
+
+// fo5b: behind the boundary the source is never restored, whatever becomes of the cutover; the target goes on at the marker, or after 1,000 ms.
+func fo5b(t *testing.T) {
+	t.Parallel()
+	t.Run("the marker is lost", func(t *testing.T) {
+		t.Parallel()
+		b, n1, n2, n3, id := three(t)
+		s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+		received(t, 10, s)
+		n1.proxy.Arm(with(part("cut"), fabrictest.Drop, -1))
+		m := n1.move(id, "n2")
+		if !m.Fallback || m.Phases.Commit+m.Phases.Accept < relocate.Fallback-100*time.Millisecond {
+			t.Errorf("the target did not wait for its fallback: %+v", m)
+		}
+		received(t, 10, s)
+		s.end()
+		b.ledger.judge(t, id, s)
+		for _, err := range s.failures() {
+			t.Errorf("a request failed: %v", err)
+		}
+		b.wantOwner(actorKey(id), n2.rid, true)
+	})
+	t.Run("the held messages are lost", func(t *testing.T) {
+		t.Parallel()
+		b, n1, n2, n3, id := three(t)
+		var ss []*sender
+		for i := range 8 {
+			ss = append(ss, n3.send(id, fmt.Sprintf("s%d", i), 2*time.Millisecond, 10*time.Second))
+		}
+		received(t, 5, ss...)
+		tr := fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.relay.mv.>", Action: fabrictest.Drop, Times: -1, Match: func(m fabrictest.Message) bool {
+			return m.Headers().Get("Fabric-Part") == "held-2"
+		}}
+		n1.proxy.Arm(tr)
+		g := newGate(t)
+		b.ledger.set(func(h *hooks) { h.restore = g.hook })
+		v := n1.begin(id, "n2")
+		g.wait(t)
+		fabrictest.Eventually(t, long, "every sender waits", func() bool {
+			before := 0
+			for _, s := range ss {
+				before += s.sent()
+			}
+			return before == len(b.ledger.of(id))
+		})
+		g.release()
+		m, err := v.wait(t)
+		if err != nil || m.Held > 1 {
+			t.Errorf("h is %d though message 2 was lost: %v", m.Held, err)
+		}
+		received(t, 5, ss...)
+		for _, s := range ss {
+			s.end()
+			for _, err := range s.failures() {
+				t.Errorf("a request failed: %v", err)
+			}
+		}
+		b.ledger.judge(t, id, ss...)
+		b.wantOwner(actorKey(id), n2.rid, true)
+	})
+	t.Run("the source is cut off", func(t *testing.T) {
+		t.Parallel()
+		b, n1, n2, n3, id := three(t)
+		s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+		received(t, 10, s)
+		cut := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Answer: true, Action: fabrictest.CutBefore})
+		n1.proxy.Apply(fabrictest.RefuseReconnect)
+		v := n1.begin(id, "n2")
+		cut.Wait(t)
+		b.wantOwner(actorKey(id), n2.rid, false)
+		n1.proxy.Heal()
+		if _, err := v.wait(t); err != nil {
+			t.Errorf("the source, back again, does not find that the move is done: %v", err)
+		}
+		received(t, 10, s)
+		s.end()
+		b.ledger.judge(t, id, s)
+		for _, r := range b.ledger.of(id) {
+			if r.og == 2 && r.rid != "n2" {
+				t.Errorf("a turn after the boundary ran at %s", r.rid)
+			}
+		}
+		b.wantOwner(actorKey(id), n2.rid, true)
+	})
+}
+
+// fo5c: a lost answer of the store is never guessed; the record decides.
+func fo5c(t *testing.T) {
+	t.Parallel()
+	for i, name := range []string{"preparing", "accepted"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, n1, n2, n3, id := three(t)
+			s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+			received(t, 10, s)
+			lost := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: i + 1, Answer: true, Action: fabrictest.Drop})
+			n1.move(id, "n2")
+			if lost.Count() != 1 {
+				t.Fatal("no answer was lost")
+			}
+			received(t, 10, s)
+			s.end()
+			b.ledger.judge(t, id, s)
+			b.wantOwner(actorKey(id), n2.rid, true)
+		})
+	}
+	t.Run("commit", func(t *testing.T) {
+		t.Parallel()
+		b, n1, n2, n3, id := three(t)
+		s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+		received(t, 10, s)
+		lost := n2.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Answer: true, Action: fabrictest.Drop})
+		n1.move(id, "n2")
+		if lost.Count() != 1 {
+			t.Fatal("no answer was lost")
+		}
+		received(t, 10, s)
+		s.end()
+		b.ledger.judge(t, id, s)
+		b.wantOwner(actorKey(id), n2.rid, true)
+	})
+	t.Run("abort", func(t *testing.T) {
+		t.Parallel()
+		b, n1, _, n3, id := three(t)
+		s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+		received(t, 10, s)
+		b.ledger.set(func(h *hooks) {
+			h.restore = func(context.Context, *objects.Self) error { return errors.New("no restore today") }
+		})
+		lost := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Answer: true, Action: fabrictest.Drop})
+		_, err := n1.moves.Move(b.ctx(), actorKey(id), 0, "n2")
+		wantReason(t, err, outcome.NotAccepted, relocate.RelocationFailed)
+		if lost.Count() != 1 {
+			t.Fatal("no answer was lost")
+		}
+		received(t, 10, s)
+		s.end()
+		b.wantKept(id, n1)
+		b.ledger.judge(t, id, s)
+	})
+}
+
+// fo5d: once committed, the target goes on by itself; what fails there is tried again there.
+func fo5d(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, 1)
+	failing := func(l *ledger) objects.Type {
+		typ := l.actor("counter")
+		made := typ.New
+		typ.New = func(ctx context.Context, self *objects.Self, in []byte) (objects.Object, error) {
+			inst, err := made(ctx, self, in)
+			if err != nil {
+				return nil, err
+			}
+			return &activated{counter: inst.(*counter)}, nil
+		}
+		return typ
+	}
+	n1, n2 := b.node("n1", types(failing(b.ledger))), b.node("n2", types(failing(b.ledger)))
+	id := n1.make().ID
+	n1.move(id, "n2")
+	fabrictest.Eventually(t, long, "the activation callback succeeds at the target", func() bool {
+		_, err := n1.objects.Actors().Request(b.ctx(), id, message{"s", 0}.encode())
+		return err == nil
+	})
+	for _, r := range b.ledger.of(id) {
+		if r.rid != "n2" || r.og != 2 {
+			t.Errorf("a turn ran at %s under owner generation %d", r.rid, r.og)
+		}
+	}
+	b.wantOwner(actorKey(id), n2.rid, true)
+}
+
+// activated is a counter whose activation callback fails twice after a move.
+type activated struct {
+	*counter
+	tries int
+}
+
+func (a *activated) Activate(_ context.Context, self *objects.Self) error {
+	if a.tries++; self.Moved() && a.tries <= 2 {
+		return errors.New("not yet")
+	}
+	return nil
+}
+
+// fo5e: the target dies after its commit: the record keeps it, the object is Unavailable, nobody takes over.
+func fo5e(t *testing.T) {
+	t.Parallel()
+	b, n1, n2, n3, id := three(t, shortLease)
+	n1.move(id, "n2")
+	before := b.wantOwner(actorKey(id), n2.rid, true)
+	n2.vanish()
+	fabrictest.Eventually(t, long, "the lease of the dead target has expired", func() bool {
+		st, err := b.store.LeaseOf(b.ctx(), "n2")
+		return err == nil && !st.Live
+	})
+	for _, n := range []*node{n1, n3} {
+		_, err := n.objects.Actors().Request(b.ctxFor(5*time.Second), id, message{"s", 1}.encode())
+		if outcome.KindOf(err) != outcome.Unavailable {
+			t.Errorf("a request at %s ends with %v", n.rid, err)
+		}
+	}
+	after := b.entry(actorKey(id))
+	if after.Revision != before.Revision {
+		t.Errorf("the record was written: %+v", after.Record)
+	}
+	if runs := b.ledger.of(id); len(runs) != 0 {
+		t.Errorf("turns ran: %v", runs)
+	}
+}
