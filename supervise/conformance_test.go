@@ -195,9 +195,8 @@ func alertOnly(t *testing.T) {
 	cfg := config(p, j, a)
 	cfg.Expected = []string{"absent"}
 	b.monitor(t, cfg)
-	stop := b.tick(t, "slow", func() Record {
-		return Record{Worker: "slow", State: Processing, ProgressAt: time.Now().Add(-time.Hour)}
-	})
+	stuck := b.now(t)
+	stop := b.tick(t, "slow", func() Record { return Record{Worker: "slow", State: Processing, ProgressAt: stuck} })
 	defer stop()
 	fabrictest.Eventually(t, readyIn, "both alerts", func() bool {
 		seen := map[string]Verdict{}

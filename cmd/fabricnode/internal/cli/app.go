@@ -40,6 +40,10 @@ type root struct {
 	DemoNode demoNodeCmd `cmd:"" hidden:"" help:"A node of the demo."`
 	Version  versionCmd  `cmd:"" help:"Print versions."`
 
+	Supervise superviseCmd `cmd:"" help:"Watch workers, and restart those that hang without storms."`
+	Workers   workersCmd   `cmd:"" help:"List the workers that report to the mesh, and what is thought of them."`
+	Incidents incidentsCmd `cmd:"" help:"List the incidents of workers, and one worker's step by step."`
+
 	ShowVersion versionFlag `name:"version" env:"-" help:"Print versions."`
 }
 
