@@ -67,8 +67,11 @@ func (c *client) tie(ctx context.Context, refText string) (*tie, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.s.isDraining() {
+	switch {
+	case c.s.isDraining():
 		return nil, outcome.New("bind", outcome.ShuttingDown, outcome.NotAccepted, "", errDraining.Detail)
+	case c.s.router.Epoch() == 0:
+		return nil, errCutOff
 	}
 	place, err := c.s.locate(ctx, ref)
 	if err != nil {
@@ -187,6 +190,8 @@ func (s *Service) atActor(ctx context.Context, t *tie, verb string, body turnReq
 			return a, nil
 		case err != nil && !(errors.Is(err, outcome.Unavailable) && errors.Is(err, outcome.NotAccepted)):
 			return a, err
+		case s.router.Epoch() == 0:
+			return a, errCutOff
 		}
 		p, lerr := s.locate(ctx, t.ref)
 		if errors.Is(lerr, outcome.NotFound) {

@@ -188,7 +188,7 @@ func lateOperations(t *testing.T) {
 // the client finds a new session elsewhere, in which nothing of the old one is.
 func ownerDies(t *testing.T) {
 	b := newBed(t)
-	n1, n2 := b.node("n1", heartbeat(400*time.Millisecond), shortLease), b.node("n2", heartbeat(400*time.Millisecond), shortLease)
+	n1, n2 := b.node("n1", shortLease), b.node("n2", heartbeat(2*time.Second), shortLease)
 	ref := n2.actor("alice")
 	l := n1.dial("ann")
 	bound := l.bind(ref.String())
@@ -359,7 +359,7 @@ func notRevived(t *testing.T) {
 // Actor pushes to it is refused.
 func nothingRestored(t *testing.T) {
 	b := newBed(t)
-	n1, n2, n3 := b.node("n1", shortLease), b.node("n2", heartbeat(400*time.Millisecond)), b.node("n3")
+	n1, n2, n3 := b.node("n1", shortLease), b.node("n2", heartbeat(2*time.Second)), b.node("n3")
 	ref := n2.actor("alice")
 	l := n1.dial("ann")
 	bound := l.bind(ref.String())

@@ -16,6 +16,7 @@ const maxWait = channels.MaxTimeout
 var (
 	errDraining = refusal(outcome.ShuttingDown, "the node is about to stop: connect to another one")
 	errStopping = outcome.New("", outcome.ShuttingDown, outcome.NotAccepted, "", "the node stops")
+	errCutOff   = outcome.New("", outcome.Unavailable, outcome.NotAccepted, "", "the session's node is not connected to NATS")
 	errNewEpoch = errors.New("the node's connection to NATS was replaced")
 )
 

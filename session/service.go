@@ -172,7 +172,7 @@ func (s *Service) clients() []*client {
 }
 
 // Close drains the Service, unless that was done, tells the nodes of the sessions that are bound to Actors here that
-// these are gone, and stops. It may be called any number of times: later calls wait for the first one.
+// these are gone, and stops. A node that does not hear it within 5 s finds out when this node's lease is over. Close may be called any number of times: later calls wait for the first one.
 func (s *Service) Close(ctx context.Context) error {
 	s.closeOnce.Do(func() {
 		defer close(s.closed)
@@ -185,7 +185,9 @@ func (s *Service) Close(ctx context.Context) error {
 func (s *Service) close(ctx context.Context) error {
 	err := s.Drain(ctx)
 	s.leaveBindings()
-	s.owed.wait(ctx)
+	settled, cancel := context.WithTimeout(ctx, farewellTimeout)
+	s.owed.wait(settled)
+	cancel()
 	s.workMu.Lock()
 	s.stopping = true
 	s.workMu.Unlock()

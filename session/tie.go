@@ -211,8 +211,11 @@ func (s *Service) locate(ctx context.Context, ref objects.ActorRef) (objects.Pla
 func (t *tie) confirm(ctx context.Context) error {
 	c := t.c
 	epoch := c.s.router.Epoch()
+	if epoch == 0 {
+		return errCutOff
+	}
 	c.mu.Lock()
-	confirmed := epoch != 0 && t.epoch == epoch
+	confirmed := t.epoch == epoch
 	c.mu.Unlock()
 	if confirmed {
 		return nil
