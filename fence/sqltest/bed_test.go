@@ -22,7 +22,10 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv("SQLTEST_CHILD"); role != "" {
 		os.Exit(child(role))
 	}
-	goleak.VerifyTestMain(m)
+	// See the tests of fence.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"))
 }
 
 // postgresURL is the URL of the server that scripts/postgres started.

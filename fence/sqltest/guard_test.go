@@ -134,6 +134,7 @@ func TestConformance(t *testing.T) {
 	})
 
 	t.Run("FE-2", func(t *testing.T) { pausedHolder(t) })
+	t.Run("FE-4", func(t *testing.T) { overtakenLeader(t) })
 }
 
 type lostHolder struct {

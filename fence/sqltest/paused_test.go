@@ -166,15 +166,19 @@ func (p *process) expect(word string) string {
 	}
 }
 
-// child is the process of a holder: it looks whether it may write, says so, and writes when it is told to.
+// child runs this process in a role of a test.
 func child(role string) int {
-	if role != "holder" || len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "unknown role", role)
-		return 2
-	}
-	tok, err := fence.ParseToken(os.Args[2])
-	if err == nil {
-		err = holder(os.Args[1], tok)
+	var err error
+	switch {
+	case len(os.Args) != 3:
+		err = fmt.Errorf("role %q needs two arguments", role)
+	case role == "holder":
+		var tok fence.Token
+		if tok, err = fence.ParseToken(os.Args[2]); err == nil {
+			err = holder(os.Args[1], tok)
+		}
+	default:
+		err = leader(os.Args[1], os.Args[2], role == "honest leader")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -183,6 +187,7 @@ func child(role string) int {
 	return 0
 }
 
+// holder looks whether it may write, says so, and writes when it is told to.
 func holder(url string, tok fence.Token) error {
 	db, err := sql.Open("pgx", url)
 	if err != nil {
