@@ -20,7 +20,6 @@ type Arrival struct {
 	s      *Service
 	unit   Unit
 	op     string
-	follow *followedMove // this node's own, of the unit's last move; it pauses
 	expiry *time.Timer
 	done   chan struct{}
 	ctx    context.Context // of Load; ends with Abort
@@ -55,8 +54,8 @@ type arriving struct {
 	cargo *cargoObject
 }
 
-// Expect reserves for a unit until the given moment, or until Load begins: slots for its objects, and this node's own message
-// follow of the unit pauses until the arrival is aborted. op is the move's operation ID. Errors are *outcome.Error with
+// Expect reserves slots for a unit's objects until the given moment, or until Load begins. op is the move's operation ID. What
+// this node follows of the unit's last move is followed until Load, and goes on when the arrival is aborted. Errors are *outcome.Error with
 // NotAccepted, Unavailable but where said: ErrUnknownType (NotConfigured), ErrMoveDisabled and ErrPolicy (InvalidOperation)
 // when the type here says something else than at the source, ErrNoSlot, ErrMoving when the object is here or arrives
 // already.
@@ -105,7 +104,6 @@ func (s *Service) Expect(u Unit, op string, until time.Time) (*Arrival, error) {
 		a.cancel()
 		return fail(outcome.Unavailable, "", ErrMoving)
 	}
-	a.follow = s.follows.pause(u.Key)
 	a.expiry = time.AfterFunc(time.Until(until), a.expire)
 	s.stats.arrivals.Add(1)
 	return a, nil
@@ -158,8 +156,7 @@ func (a *Arrival) expire() {
 	}
 }
 
-// Abort ends the arrival: the instances are dropped, what arrived meanwhile is refused, and this node's own follow of
-// the objects goes on. A Load that runs ends. It may be called any number of times; after Open it does nothing.
+// Abort ends the arrival: the instances are dropped, and what arrived meanwhile is refused. A Load that runs ends. It may be called any number of times; after Open it does nothing.
 func (a *Arrival) Abort(cause error) {
 	a.cancel()
 	a.step.Lock()
@@ -176,7 +173,6 @@ func (a *Arrival) abort(from arrivePhase, cause error) {
 		p.o.abort(outcome.Wrap("", outcome.Unavailable, outcome.NotAccepted, p.o.target(), "its move to node "+a.s.cfg.RID+" was given up", cause))
 	}
 	a.giveBack()
-	a.s.follows.resume(a.follow)
 	a.s.stats.arriveAborted.Add(1)
 	a.s.log.Debug("the arrival of an object ended", zap.String("object", a.unit.Key.String()), zap.Error(cause))
 }

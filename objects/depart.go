@@ -20,10 +20,11 @@ type Departure struct {
 	s    *Service
 	lead *object
 	unit Unit
-	room holdRoom
 
 	ctx    context.Context // ends with Abort
 	cancel context.CancelFunc
+	owing  context.Context // of those who wait for the target's answers; ends with Fail
+	fail   context.CancelCauseFunc
 
 	step  sync.Mutex // held by each method while it runs
 	phase departPhase
@@ -96,6 +97,7 @@ func (s *Service) Depart(ctx context.Context, key kvlocation.ObjectKey, generati
 		return fail(outcome.InvalidOperation, "", err)
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.owing, d.fail = context.WithCancelCause(context.Background())
 	if !s.moves.begin(d) {
 		d.leave()
 		return fail(outcome.ShuttingDown, "this program is shutting down", nil)
@@ -205,35 +207,15 @@ func (d *Departure) Seal(ctx context.Context) error {
 	}
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
-	// The unit's own first: then nobody joins or leaves any more.
-	err := d.seal(ctx, d.lead)
-	if err == nil {
-		err = d.seal(ctx, d.s.unitMembers(d.lead)...)
+	sealed, err := newUnitSeal(d.lead, false).seal(ctx, d.s.unitMembers)
+	for _, o := range sealed {
+		d.parts = append(d.parts, &departing{o: o})
 	}
 	if err != nil {
 		d.unseal()
 		return err
 	}
 	d.phase = departSealed
-	return nil
-}
-
-// seal seals objects at once and waits until they rest.
-func (d *Departure) seal(ctx context.Context, objects ...*object) error {
-	seals := make([]*seal, 0, len(objects))
-	for _, o := range objects {
-		sl, err := o.beginSeal(&d.room)
-		if err != nil {
-			return err
-		}
-		d.parts = append(d.parts, &departing{o: o})
-		seals = append(seals, sl)
-	}
-	for i, o := range objects {
-		if err := o.awaitRest(ctx, seals[i]); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 

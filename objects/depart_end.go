@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"context"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -45,7 +46,7 @@ func (d *Departure) Accepted() {
 				w.e.release()
 				continue
 			case w.answer != nil:
-				d.s.passOn(w.e, w.answer, o)
+				d.passOn(w.e, w.answer, o)
 			default:
 				rest = append(rest, w) // until the target is known to have it
 			}
@@ -56,7 +57,8 @@ func (d *Departure) Accepted() {
 }
 
 // passOn waits for what the target answers to a caller of this process, and passes it on.
-func (s *Service) passOn(e *envelope, a *channels.Awaited, o *object) {
+func (d *Departure) passOn(e *envelope, a *channels.Awaited, o *object) {
+	s := d.s
 	s.owed.add(1)
 	key, reg, generation := o.key(), o.reg, o.generation.Load()
 	finish := func(reply Reply, err error) {
@@ -72,9 +74,16 @@ func (s *Service) passOn(e *envelope, a *channels.Awaited, o *object) {
 		}
 	}
 	if !s.spawn(func() {
-		reply, err := a.Wait(s.ctx)
-		if s.ctx.Err() != nil && err != nil {
-			err = outcome.New(e.op(), outcome.ShuttingDown, outcome.AcceptanceOf(err), key.String(), "this node shut down before the answer came")
+		ctx, cancel := context.WithCancelCause(d.owing)
+		defer cancel(nil)
+		defer context.AfterFunc(s.ctx, func() { cancel(errStops) })()
+		reply, err := a.Wait(ctx)
+		if why := context.Cause(ctx); why != nil && err != nil {
+			kind := outcome.Unavailable
+			if s.ctx.Err() != nil {
+				kind = outcome.ShuttingDown
+			}
+			err = outcome.Wrap(e.op(), kind, outcome.AcceptanceOf(err), key.String(), "no answer came from the node to which the object moved", why)
 		}
 		s.heard(key, reg.Class, reg.Name, generation, reply.Header)
 		finish(withoutRoute(reply), err)
@@ -175,7 +184,7 @@ func (d *Departure) ship(w waiting) (p parcel, local, ok bool) {
 		return p, true, false
 	}
 	p.reply = answer.ReplyTo()
-	s.passOn(e, answer, o)
+	d.passOn(e, answer, o)
 	return p, true, true
 }
 
@@ -301,9 +310,10 @@ func (d *Departure) Fail(cause error) {
 	end := func(o *object, acc outcome.Acceptance, detail string) error {
 		return outcome.Wrap("", outcome.Unavailable, acc, o.target(), detail, cause)
 	}
+	d.fail(cause)
 	d.collect()
 	for _, m := range d.out {
-		if !m.local { // whoever waits for a local one hears by its deadline
+		if !m.local { // those hear it already
 			s.failParcel(m.parcel, end(m.o, outcome.Unknown, "the node to which its object moved has gone, and may have run it"))
 			m.e.release()
 		}

@@ -43,10 +43,8 @@ type followed struct {
 type followedMove struct {
 	keys            []kvlocation.ObjectKey
 	messages, bytes int
-	// off: the unit is expected back here.
-	off   bool
-	over  bool
-	timer *time.Timer
+	over            bool
+	timer           *time.Timer
 }
 
 func (fs *follows) init() { fs.by = make(map[kvlocation.ObjectKey]*followed) }
@@ -95,28 +93,9 @@ func (fs *follows) endLocked(m *followedMove) {
 	fs.live.add(-1)
 }
 
-// pause stops the follow of the unit's last move, when the unit is expected back, and resume goes on with it.
-func (fs *follows) pause(unit kvlocation.ObjectKey) *followedMove {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	f := fs.by[unit]
-	if f == nil {
-		return nil
-	}
-	f.move.off = true
-	return f.move
-}
-
-func (fs *follows) resume(m *followedMove) {
-	if m == nil {
-		return
-	}
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	m.off = false
-}
-
-// forget ends the follow of one object, which is here again.
+// forget ends the follow of one object, which is here again. Until then it goes on, a reservation for the unit's return
+// notwithstanding: its present owner serves until it is sealed, and from the moment at which the object arrives here its
+// own queue comes first.
 func (fs *follows) forget(key kvlocation.ObjectKey) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -142,11 +121,11 @@ func (fs *follows) clear() {
 	}
 }
 
-// where returns where an object has gone, followed or not.
+// where returns where an object has gone, while it is followed.
 func (fs *follows) where(key kvlocation.ObjectKey) (at place, ok bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if f := fs.by[key]; f != nil && !f.move.off {
+	if f := fs.by[key]; f != nil {
 		return f.at, true
 	}
 	return at, false
@@ -157,7 +136,7 @@ func (fs *follows) charge(key kvlocation.ObjectKey, size int) (at place, ok bool
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f := fs.by[key]
-	if f == nil || f.move.off || f.move.messages >= MaxFollowed || f.move.bytes+size > MaxFollowedBytes {
+	if f == nil || f.move.messages >= MaxFollowed || f.move.bytes+size > MaxFollowedBytes {
 		return at, false
 	}
 	f.move.messages++

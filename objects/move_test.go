@@ -42,8 +42,8 @@ func (l *ledgers) typ(name string) Type {
 		if self.Moved() && input != nil {
 			return nil, errors.New("input for an object that moves")
 		}
-		if l.onFactory != nil {
-			if err := l.onFactory(ctx, self); err != nil {
+		if f := l.hook(&l.onFactory); f != nil {
+			if err := f(ctx, self); err != nil {
 				return nil, err
 			}
 		}
@@ -52,7 +52,7 @@ func (l *ledgers) typ(name string) Type {
 }
 
 func (y *tally) Activate(ctx context.Context, self *Self) error {
-	if f := y.all.onActive; f != nil {
+	if f := y.all.hook(&y.all.onActive); f != nil {
 		return f(ctx, self)
 	}
 	return nil
@@ -73,6 +73,19 @@ func (y *tally) Handle(ctx context.Context, req *Request) (Reply, error) {
 	return Reply{Data: fmt.Appendf(nil, "%d %s", y.Count, req.Self().RID())}, nil
 }
 
+// set changes hooks.
+func (l *ledgers) set(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f()
+}
+
+func (l *ledgers) hook(at *func(context.Context, *Self) error) func(context.Context, *Self) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return *at
+}
+
 func (l *ledgers) note(id, what string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,7 +99,7 @@ func (l *ledgers) of(id string) []string {
 }
 
 func (y *tally) Capture(ctx context.Context, self *Self) (State, error) {
-	if f := y.all.onCapture; f != nil {
+	if f := y.all.hook(&y.all.onCapture); f != nil {
 		if err := f(ctx, self); err != nil {
 			return State{}, err
 		}
@@ -97,7 +110,7 @@ func (y *tally) Capture(ctx context.Context, self *Self) (State, error) {
 }
 
 func (y *tally) Restore(ctx context.Context, self *Self, s State) error {
-	if f := y.all.onRestore; f != nil {
+	if f := y.all.hook(&y.all.onRestore); f != nil {
 		if err := f(ctx, self); err != nil {
 			return err
 		}
@@ -119,7 +132,7 @@ type moveBed struct {
 func newMoveBed(t *testing.T, opts ...nodeOption) *moveBed {
 	t.Helper()
 	w := &moveBed{mesh: newMesh(t), t: t, led: &ledgers{by: make(map[string][]string)}}
-	opts = append(opts, types(w.led.typ("tally")))
+	opts = append([]nodeOption{types(w.led.typ("tally"))}, opts...)
 	w.a, w.b, w.c = w.node("a", opts...), w.node("b", opts...), w.client()
 	return w
 }
