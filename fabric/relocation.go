@@ -140,10 +140,8 @@ func (n *Node) tell(e event, reason string) {
 // is empty, and returns once it serves there. generation names one incarnation; 0 means whichever is here. A Spot whose
 // members are SpotWide moves with them.
 //
-// Errors: NotFound when the object is not here, with its route if this node knows it; InvalidOperation when its type or its
-// kind does not move, or a member is named whose Spot moves; Unavailable when no node fits, or the one that is named does not; those of
-// Depart, the target and the store beside. NotAccepted: the object goes on here. Accepted: the boundary was crossed, and it
-// goes on there (FO-5b). Unknown: the boundary may have been crossed; the record says where it is.
+// Errors are those of relocate.Service.Move. NotAccepted: the object goes on here. Unknown: it was given up, and the target has
+// not said that it took it; the record says where it is. relocate.ReasonOf tells the reason.
 func (n *Node) Move(ctx context.Context, key kvlocation.ObjectKey, generation uint64, to string) (relocate.Moved, error) {
 	return n.mover.Move(ctx, key, generation, to)
 }
