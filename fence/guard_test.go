@@ -42,6 +42,9 @@ func holding(t *testing.T, tok Token) (context.Context, *holder) {
 func pass() error { return nil }
 
 func TestConformance(t *testing.T) {
+	// FE-13: a node whose lease is lost and whose turns do not end stops itself.
+	t.Run("FE-13", stopsItself)
+
 	// FE-1: the resource remembers the highest and refuses lower ones when the write arrives.
 	t.Run("FE-1", func(t *testing.T) {
 		g := NewGuard("file", "")

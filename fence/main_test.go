@@ -2,12 +2,17 @@ package fence
 
 import (
 	"flag"
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv("FENCE_TEST_CHILD") == "selffence" {
+		selfFenceChild()
+		return
+	}
 	// Most tests only wait, so more of them run side by side than there are processors. -parallel overrides it.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
