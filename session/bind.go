@@ -17,7 +17,7 @@ import (
 const actorTries = 4
 
 // bind binds the session to an Actor: its turn decides.
-func (c *client) bind(op *request, refText string) {
+func (c *session) bind(op *request, refText string) {
 	ctx, cancel := context.WithDeadline(c.ctx, op.deadline)
 	defer cancel()
 	t, err := c.tie(ctx, refText)
@@ -62,7 +62,7 @@ func (c *client) bind(op *request, refText string) {
 }
 
 // tie makes the tie for a bind that is allowed.
-func (c *client) tie(ctx context.Context, refText string) (*tie, error) {
+func (c *session) tie(ctx context.Context, refText string) (*tie, error) {
 	ref, err := parseRef(refText)
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func parseRef(text string) (objects.ActorRef, error) {
 }
 
 // drop forgets a tie that never opened.
-func (c *client) drop(t *tie) {
+func (c *session) drop(t *tie) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.overLocked()

@@ -248,7 +248,7 @@ func newEpoch(t *testing.T) {
 	if g := l.call(frame.Request, bound.Token, "add"); g.data != "3" || n1.Stats().Confirms != 1 {
 		t.Fatal(g, n1.Stats())
 	}
-	fabrictest.Eventually(t, long, "the NATS session is over", func() bool { return n1.client(viaNATS.hello.Session) == nil })
+	fabrictest.Eventually(t, long, "the NATS session is over", func() bool { return n1.session(viaNATS.hello.Session) == nil })
 	again, _ := b.dialNATS(b.server.URL(), "bob")
 	if w := again.want(frame.Welcome); w.Session == viaNATS.hello.Session {
 		t.Fatal(w)
@@ -366,7 +366,7 @@ func nothingRestored(t *testing.T) {
 	n1.vanish()
 	fabrictest.Eventually(t, long, "the Actor is told", func() bool { return b.log.has("alice", "unbound ann 1: node gone") == 1 })
 	for _, n := range []*node{n2, n3} {
-		if n.client(l.hello.Session) != nil || len(n.List(10)) != 0 {
+		if n.session(l.hello.Session) != nil || len(n.List(10)) != 0 {
 			t.Fatalf("node %s has a session", n.rid)
 		}
 		var over []string

@@ -132,8 +132,8 @@ func (s *Service) refuse(to transport, e *outcome.Error) {
 }
 
 // open makes the session of a client that was let in, and welcomes it; nil once the node drains.
-func (s *Service) open(to transport, who Identity, subject func(id string) string) (*client, *outcome.Error) {
-	c := &client{s: s, who: who, kind: to.kind(), born: time.Now().UTC(), ties: make(map[string]*tie)}
+func (s *Service) open(to transport, who Identity, subject func(id string) string) (*session, *outcome.Error) {
+	c := &session{s: s, who: who, kind: to.kind(), born: time.Now().UTC(), ties: make(map[string]*tie)}
 	welcome := who.Welcome
 	c.who.Welcome = nil
 	c.ref = Ref{RID: s.cfg.RID, Lifecycle: s.cfg.Lifecycle, ID: rand.Text()}

@@ -222,7 +222,7 @@ func (s *Service) ask(ctx context.Context, at run, verb, tail string, body, answ
 
 // tieOf returns the tie of a token in a session here; nil for none.
 func (s *Service) tieOf(session, token string) *tie {
-	c := s.client(session)
+	c := s.session(session)
 	if c == nil {
 		return nil
 	}

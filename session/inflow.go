@@ -8,7 +8,7 @@ import (
 	"natsfabric/session/internal/frame"
 )
 
-// inflow puts the pushes of one binding in order, on their way to the client. It is guarded by client.mu, which also keeps
+// inflow puts the pushes of one binding in order, on their way to the client. It is guarded by session.mu, which also keeps
 // the order of what it hands on.
 type inflow struct {
 	next  uint64 // the number that comes next
@@ -95,7 +95,7 @@ func (t *tie) pushed(items []push) verdict {
 }
 
 // endUnless closes the session of a client that is too slow.
-func (c *client) endUnless(ok bool) {
+func (c *session) endUnless(ok bool) {
 	if !ok {
 		c.end(endSlow)
 	}

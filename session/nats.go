@@ -73,7 +73,7 @@ func (s *Service) openNATS(in *channels.Inbound) {
 
 // takeNATS takes a frame of a NATS client's.
 func (s *Service) takeNATS(in *channels.Inbound, id string) {
-	c := s.client(id)
+	c := s.session(id)
 	if c == nil || c.kind != TransportNATS {
 		in.Refuse(outcome.NotFound, "the node has no such session: open a new one", nil)
 		return

@@ -46,7 +46,7 @@ type Service struct {
 
 	// mu guards the sessions that are owned here.
 	mu       sync.Mutex
-	sessions map[string]*client
+	sessions map[string]*session
 	made     uint64
 	opening  int // handshakes under way
 	draining bool
@@ -76,7 +76,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, log: cfg.Logger, router: cfg.Router, objects: cfg.Objects, here: run{cfg.RID, cfg.Lifecycle},
-		sessions: make(map[string]*client), closed: make(chan struct{}),
+		sessions: make(map[string]*session), closed: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.bound.init()
@@ -140,7 +140,7 @@ func (s *Service) Drain(ctx context.Context) error {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	for _, c := range s.clients() {
+	for _, c := range s.owned() {
 		c.end(endDraining)
 	}
 	return context.Cause(ctx)
@@ -155,16 +155,16 @@ func (s *Service) goAway(left time.Duration) {
 		close(s.emptied)
 	}
 	s.mu.Unlock()
-	for _, c := range s.clients() {
+	for _, c := range s.owned() {
 		c.say(&frame.Header{Type: frame.GoAway, MS: left.Milliseconds(), Text: "the node is about to stop: connect to another one"}, nil)
 	}
 }
 
-// clients returns the sessions that are owned here now.
-func (s *Service) clients() []*client {
+// owned returns the sessions that are owned here now.
+func (s *Service) owned() []*session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]*client, 0, len(s.sessions))
+	out := make([]*session, 0, len(s.sessions))
 	for _, c := range s.sessions {
 		out = append(out, c)
 	}

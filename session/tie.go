@@ -26,11 +26,11 @@ const (
 
 // tie is a binding as the session's node knows it; what its Actor's node knows is a Binding.
 type tie struct {
-	c     *client
+	c     *session
 	ref   objects.ActorRef
 	token string
 
-	// The rest is guarded by client.mu.
+	// The rest is guarded by session.mu.
 	state  tieState
 	number uint64        // of the binding at its Actor
 	place  objects.Place // where the Actor is: the stored route
@@ -50,7 +50,7 @@ type request struct {
 }
 
 // enqueue puts a request behind the earlier ones to the same Actor.
-func (c *client) enqueue(token string, op *request) {
+func (c *session) enqueue(token string, op *request) {
 	c.mu.Lock()
 	t := c.ties[token]
 	if t == nil || t.state != tieOpen {

@@ -37,7 +37,7 @@ func (s *Service) partners() map[run][]*tie {
 	for _, at := range s.bound.runs() {
 		out[at] = nil
 	}
-	for _, c := range s.clients() {
+	for _, c := range s.owned() {
 		c.mu.Lock()
 		for _, t := range c.ties {
 			if at := runOf(t.place); t.state == tieOpen && at != s.here {

@@ -131,7 +131,7 @@ func (s *Service) readFirst(ctx context.Context, conn *websocket.Conn) (data []b
 }
 
 // read takes what comes from a client until its session or its connection is over.
-func (s *Service) read(c *client, conn *websocket.Conn) {
+func (s *Service) read(c *session, conn *websocket.Conn) {
 	for {
 		_, data, err := conn.Read(s.ctx)
 		if err != nil {

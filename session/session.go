@@ -15,11 +15,11 @@ import (
 	"natsfabric/session/internal/frame"
 )
 
-// client is one session: a client that is connected to this node, and what it is bound to.
+// session is one session: a client that is connected to this node, and what it is bound to.
 //
 // Locks: mu is held for a few instructions, never while anything is called that may block. Service.mu is taken before it,
 // and outbound.mu after it.
-type client struct {
+type session struct {
 	s    *Service
 	ref  Ref
 	who  Identity
@@ -74,7 +74,7 @@ func (e *ending) frame() []byte {
 }
 
 // say sends the client a frame that is no push.
-func (c *client) say(h *frame.Header, payload []byte) {
+func (c *session) say(h *frame.Header, payload []byte) {
 	data := frame.Make(h, payload)
 	if most := c.out.to.most(); most > 0 && len(data) > most && h.Type == frame.OK {
 		data = frame.Make(&frame.Header{Type: frame.Err, ID: h.ID, Kind: outcome.CapacityExceeded.String(), Acceptance: outcome.Accepted.String(),
@@ -86,7 +86,7 @@ func (c *client) say(h *frame.Header, payload []byte) {
 }
 
 // answer ends a request of the client's.
-func (c *client) answer(h *frame.Header, payload []byte) {
+func (c *session) answer(h *frame.Header, payload []byte) {
 	c.mu.Lock()
 	c.inFlight--
 	c.mu.Unlock()
@@ -94,7 +94,7 @@ func (c *client) answer(h *frame.Header, payload []byte) {
 }
 
 // fail ends a request with an error.
-func (c *client) fail(id uint64, err error) { c.answer(errFrame(id, err), nil) }
+func (c *session) fail(id uint64, err error) { c.answer(errFrame(id, err), nil) }
 
 // errFrame is the answer that says an error.
 func errFrame(id uint64, err error) *frame.Header {
@@ -130,7 +130,7 @@ func textOf(e *outcome.Error) string {
 
 // take handles one frame of the client's. It is called by one goroutine at a time, in the order of the frames, and does
 // not block.
-func (c *client) take(data []byte) {
+func (c *session) take(data []byte) {
 	c.seen.Store(int64(monotime.Now()))
 	c.s.stats.framesIn.Add(1)
 	h, payload, err := frame.Parse(data)
@@ -156,7 +156,7 @@ func (c *client) take(data []byte) {
 }
 
 // request begins what a client asks for, or answers why not.
-func (c *client) request(h *frame.Header, payload []byte) {
+func (c *session) request(h *frame.Header, payload []byte) {
 	if h.ID == 0 {
 		c.end(endMalformed(`a ` + h.Type + ` frame without an "id"`))
 		return
@@ -188,7 +188,7 @@ func (c *client) request(h *frame.Header, payload []byte) {
 }
 
 // deadline is when the client stops waiting.
-func (c *client) deadline(ms int64) time.Time {
+func (c *session) deadline(ms int64) time.Time {
 	d := c.s.cfg.RelayTimeout
 	if ms > 0 {
 		d = min(time.Duration(min(ms, maxWait.Milliseconds()))*time.Millisecond, maxWait)
@@ -197,7 +197,7 @@ func (c *client) deadline(ms int64) time.Time {
 }
 
 // end ends the session, once: the client is told why, and every Actor that it is bound to.
-func (c *client) end(why *ending) {
+func (c *session) end(why *ending) {
 	c.mu.Lock()
 	if c.ended != nil {
 		c.mu.Unlock()
@@ -222,14 +222,14 @@ func (c *client) end(why *ending) {
 }
 
 // isOver reports whether the session has ended.
-func (c *client) isOver() bool {
+func (c *session) isOver() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ended != nil
 }
 
 // forget takes a session out of the list.
-func (s *Service) forget(c *client) {
+func (s *Service) forget(c *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, c.ref.ID)
@@ -242,8 +242,8 @@ func (s *Service) forget(c *client) {
 	}
 }
 
-// client returns the session of an ID; nil for none.
-func (s *Service) client(id string) *client {
+// session returns the session of an ID; nil for none.
+func (s *Service) session(id string) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sessions[id]
@@ -266,7 +266,7 @@ func (s *Service) beat() {
 		frozen := now.Sub(last) > s.cfg.Heartbeat // this process was stopped: what came meanwhile has not been read yet
 		last = now
 		epoch := s.router.Epoch()
-		for _, c := range s.clients() {
+		for _, c := range s.owned() {
 			switch {
 			case frozen:
 				c.seen.Store(int64(now))
@@ -286,7 +286,7 @@ func (s *Service) beat() {
 }
 
 // moved reports whether frames of the client may have been lost because the node's connection was.
-func (c *client) moved(epoch uint64) bool {
+func (c *session) moved(epoch uint64) bool {
 	n, ok := c.out.to.(*natsClient)
 	return ok && n.epoch != epoch
 }
@@ -322,7 +322,7 @@ const maxListed = 100
 // List returns at most so many of the sessions that this node owns, in no particular order.
 func (s *Service) List(most int) []Info {
 	var out []Info
-	for _, c := range s.clients() {
+	for _, c := range s.owned() {
 		if len(out) >= most {
 			break
 		}
@@ -331,7 +331,7 @@ func (s *Service) List(most int) []Info {
 	return out
 }
 
-func (c *client) info() Info {
+func (c *session) info() Info {
 	i := Info{Session: c.ref.String(), Subject: c.who.Subject, Transport: c.kind, Since: c.born}
 	i.Waiting, i.WaitingBytes = c.out.waiting()
 	c.mu.Lock()
