@@ -81,7 +81,7 @@ func fo5f(t *testing.T) {
 		b, n1, n2, n3, id := three(t, quick)
 		g := newGate(t)
 		b.ledger.set(func(h *hooks) { h.restore = g.hook })
-		n1.begin(id, "n2")
+		v := n1.begin(id, "n2")
 		g.wait(t)
 		n1.vanish()
 		g.release()
@@ -99,6 +99,9 @@ func fo5f(t *testing.T) {
 		if runs := b.ledger.of(id); len(runs) != 0 {
 			t.Errorf("turns ran: %v", runs)
 		}
+		// The source, cut off for good, does not know what became of its abort, and says so.
+		_, err := v.wait(t)
+		wantReason(t, err, outcome.NotAccepted, relocate.StoreUnavailable)
 	})
 }
 

@@ -22,7 +22,7 @@ const (
 	maxHeldBytes = 16 << 20
 	// askTimeout bounds one question to the other side that is answered at once, readyTimeout the long one.
 	askTimeout   = 2 * time.Second
-	readyTimeout = 10 * time.Second
+	readyTimeout = time.Second
 	// firstLook is when a source that has heard nothing of the commit asks the store, and lookEvery how often from then on.
 	firstLook = Fallback + 250*time.Millisecond
 	lookEvery = time.Second
@@ -47,6 +47,8 @@ type departure struct {
 	over     bool
 	ogen     uint64
 	fallback bool
+	now      state // as the unit's goroutine has it
+	silent   error // what the store said last of a write whose result is unknown
 
 	// The rest belongs to the unit's goroutine, and to what it has begun.
 	cargo  []byte
@@ -79,32 +81,34 @@ func (d *departure) cause() error {
 	return d.failed
 }
 
-// depart carries a unit to a target that has agreed to take it, to the end. A ctx that ends gives the move up, as long as that is
-// possible.
-func (s *Service) depart(ctx context.Context, dep *objects.Departure, t target, op string, begun time.Time) (Moved, error) {
+// newDeparture is the source's side of a move to a target that has agreed.
+func (s *Service) newDeparture(dep *objects.Departure, t target, op string, begun time.Time) *departure {
 	u := dep.Unit()
 	d := &departure{
 		runner: newRunner(s, op, u.Key.String(), newSource()), dep: dep, unit: u,
 		to:    handover{From: s.cfg.RID, RID: t.owner.RID, Lifecycle: t.owner.Lifecycle, Op: op},
-		ttl:   (s.cfg.UnitTimeout + s.cfg.FollowTime).Truncate(time.Second) + time.Second,
-		marks: map[state]time.Time{srcReserving: begun},
+		ttl:   min((s.cfg.UnitTimeout+s.cfg.FollowTime).Truncate(time.Second)+time.Second, kvlocation.MaxRelayTTL),
+		marks: map[state]time.Time{srcReserving: begun}, now: srcReserving,
 	}
-	d.ttl = min(d.ttl, kvlocation.MaxRelayTTL)
 	d.rec = record{s: s, op: op, key: u.Key, generation: u.Generation, ownerGeneration: u.OwnerGeneration, source: s.owner(), target: t.owner}
 	d.moved = Moved{Key: u.Key, Op: op, From: s.owner(), To: t.owner, Generation: u.Generation, OwnerGeneration: u.OwnerGeneration + 1}
 	d.runner.do, d.runner.entered = d.act, d.enter
+	return d
+}
+
+// depart carries the unit to its end. A ctx that ends gives the move up, as long as that is possible.
+func (d *departure) depart(ctx context.Context, begun time.Time) (Moved, error) {
+	s := d.s
 	var err error
-	if d.rec.at, err = dep.Entry(ctx); err != nil {
-		s.cancelAt(t.owner, op)
-		dep.Abort(err)
+	if d.rec.at, err = d.dep.Entry(ctx); err == nil && !s.departures.add(d.op, d) {
+		err = errClosing
+	}
+	if err != nil {
+		s.cancelAt(d.rec.target, d.op)
+		d.dep.Abort(err)
 		return d.moved, d.result(srcKept, err)
 	}
-	if !s.departures.add(op, d) {
-		s.cancelAt(t.owner, op)
-		dep.Abort(errClosing)
-		return d.moved, d.result(srcKept, errClosing)
-	}
-	defer s.departures.remove(op)
+	defer s.departures.remove(d.op)
 	stop := context.AfterFunc(ctx, func() {
 		d.fail(context.Cause(ctx))
 		d.post(event{kind: evGiveUp})
@@ -115,7 +119,7 @@ func (s *Service) depart(ctx context.Context, dep *objects.Departure, t target, 
 	if !d.run() {
 		d.fail(errClosing)
 		if d.runner.unit.state == srcPassed || d.runner.unit.state == srcParting {
-			dep.Fail(d.cause())
+			d.dep.Fail(d.cause())
 		}
 	} else {
 		d.acknowledge()
@@ -124,10 +128,32 @@ func (s *Service) depart(ctx context.Context, dep *objects.Departure, t target, 
 	return d.moved, d.result(d.runner.unit.state, d.cause())
 }
 
+// unsettled is what the caller of a move hears when its time is over, and the store has still not said what became of a
+// write; the unit goes on to ask. It returns nil while there is something else to wait for.
+func (d *departure) unsettled() error {
+	d.mu.Lock()
+	now, why := d.now, d.silent
+	d.mu.Unlock()
+	if why == nil {
+		why = errUnitTimeout
+	}
+	why = &failure{StoreUnavailable, why}
+	switch now {
+	case srcPassed, srcParting:
+		return nil
+	case srcAccepting:
+		return moveError(d.unit.Key, outcome.Unknown, "the store has not said whether the object was given up; it is asked on, and until then the object serves nowhere", why)
+	}
+	return moveError(d.unit.Key, outcome.NotAccepted, "the store has not said what became of a write of its record; it is asked on, and the object stays where it is", why)
+}
+
 // enter notes when a state is entered, and sets the times that belong to it.
 func (d *departure) enter(from, to state) {
 	now := time.Now()
 	d.marks[to] = now
+	d.mu.Lock()
+	d.now = to
+	d.mu.Unlock()
 	switch to {
 	case srcPassed:
 		// What was given up before counts no more: T has its own time to commit in.
@@ -162,6 +188,11 @@ func (d *departure) act(a action) {
 			if e.fate == refused || e.fate == notApplied {
 				d.fail(d.rec.why)
 			}
+			d.mu.Lock()
+			if d.silent = nil; e.fate == unknown || e.fate == notApplied {
+				d.silent = d.rec.why
+			}
+			d.mu.Unlock()
 			if ctx.Err() == nil {
 				d.post(e)
 			}

@@ -104,48 +104,87 @@ func (s *Service) Move(ctx context.Context, key kvlocation.ObjectKey, generation
 	return s.move(ctx, key, generation, wish{rid: toRID, version: s.cfg.AppVersion, wave: s.cfg.Wave})
 }
 
+// move moves one unit. The unit may outlive the call, while the store does not say what became of a write.
 func (s *Service) move(ctx context.Context, key kvlocation.ObjectKey, generation uint64, w wish) (Moved, error) {
 	if !s.begin() {
 		return Moved{}, moveError(key, outcome.NotAccepted, "", errClosing)
 	}
-	defer s.wg.Done()
+	free := s.wg.Done
 	select {
 	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
+		free = func() { <-s.slots; s.wg.Done() }
 	case <-ctx.Done():
+		free()
 		return Moved{}, moveError(key, outcome.NotAccepted, "other units are under way", context.Cause(ctx))
 	case <-s.ctx.Done():
+		free()
 		return Moved{}, moveError(key, outcome.NotAccepted, "", errClosing)
 	}
-	s.changed()
-	defer s.changed()
-	m, err := s.moveNow(ctx, key, generation, w)
+	begun := time.Now()
+	d, err := s.agree(ctx, key, generation, w, begun)
 	if err != nil {
-		s.stats.failed.Add(1)
-		return m, err
+		free()
+		s.count(Moved{}, err)
+		return Moved{}, err
 	}
-	s.stats.departed.Add(1)
-	s.stats.objects.Add(int64(m.Objects))
-	s.stats.bytes.Add(int64(m.Bytes))
-	return m, nil
+	type result struct {
+		m   Moved
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer free()
+		s.changed()
+		m, err := d.depart(ctx, begun)
+		s.count(m, err)
+		done <- result{m, err}
+	}()
+	patience := time.NewTimer(s.cfg.UnitTimeout + callerPatience)
+	defer patience.Stop()
+	for {
+		select {
+		case r := <-done:
+			return r.m, r.err
+		case <-patience.C:
+			if err := d.unsettled(); err != nil {
+				return Moved{}, err
+			}
+			patience.Reset(s.cfg.UnitTimeout)
+		}
+	}
 }
 
-func (s *Service) moveNow(ctx context.Context, key kvlocation.ObjectKey, generation uint64, w wish) (Moved, error) {
-	if err := s.cfg.Lease.Admit(); err != nil {
-		return Moved{}, moveError(key, outcome.NotAccepted, "", &failure{RuntimeNotReady, err})
+// callerPatience is how much longer than its unit the caller of a move waits for the store.
+const callerPatience = time.Second
+
+// count keeps the score of the moves from here.
+func (s *Service) count(m Moved, err error) {
+	if err != nil {
+		s.stats.failed.Add(1)
+	} else {
+		s.stats.departed.Add(1)
+		s.stats.objects.Add(int64(m.Objects))
+		s.stats.bytes.Add(int64(m.Bytes))
 	}
-	begun := time.Now()
+	s.changed()
+}
+
+// agree begins the departure and finds a target.
+func (s *Service) agree(ctx context.Context, key kvlocation.ObjectKey, generation uint64, w wish, begun time.Time) (*departure, error) {
+	if err := s.cfg.Lease.Admit(); err != nil {
+		return nil, moveError(key, outcome.NotAccepted, "", &failure{RuntimeNotReady, err})
+	}
 	dep, err := s.cfg.Objects.Depart(ctx, key, generation)
 	if err != nil {
-		return Moved{}, moveError(key, outcome.NotAccepted, "", err)
+		return nil, moveError(key, outcome.NotAccepted, "", err)
 	}
 	u := dep.Unit()
 	t, op, err := s.reserve(ctx, &u, w)
 	if err != nil {
 		dep.Abort(err)
-		return Moved{}, moveError(key, outcome.NotAccepted, "it stays where it is", err)
+		return nil, moveError(key, outcome.NotAccepted, "it stays where it is", err)
 	}
-	return s.depart(ctx, dep, t, op, begun)
+	return s.newDeparture(dep, t, op, begun), nil
 }
 
 // ask puts one question to the other side.
