@@ -87,6 +87,15 @@ func (e Entry) Preparing() bool { return e.Record.step() == stepPreparing }
 // Accepted reports whether the owner has given the object up for a move that is not committed yet.
 func (e Entry) Accepted() bool { return e.Record.step() == stepAccepted }
 
+// Holder is the process run that must be gone before the object may be released: its owner, or the target of the move
+// for which the owner has given it up.
+func (r *Record) Holder() Owner {
+	if r.step() == stepAccepted {
+		return r.Move.Target
+	}
+	return r.Owner
+}
+
 // Prepare begins a move of a Ready object, by its owner, which has adopted it under its present lease generation. op
 // is the move's operation ID (a name of 1 to 64 characters), target the process run that agreed to take the object,
 // under the lease generation that it has. The owner stays who it is. What the record tells of an earlier move is

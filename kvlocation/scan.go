@@ -30,7 +30,8 @@ type ScanFilter struct {
 	Kind  ObjectKind
 	Class Class
 	Type  string
-	// RID and Lifecycle are those of the recorded owner.
+	// RID and Lifecycle are those of the recorded owner; of an object that was given up for a move, those of the move's
+	// target (Record.Holder).
 	RID       string
 	Lifecycle uint64
 	// References lets Actors match that are located by reference, whatever RID and Lifecycle are: their records have no
@@ -69,7 +70,8 @@ func (f ScanFilter) matches(e Entry) bool {
 	if r.Phase == PhaseMissing || f.Class != "" && f.Class != r.Kind || f.Type != "" && f.Type != r.Type {
 		return false
 	}
-	if (f.RID == "" || f.RID == r.Owner.RID) && (f.Lifecycle == 0 || f.Lifecycle == r.Owner.Lifecycle) {
+	holder := r.Holder()
+	if (f.RID == "" || f.RID == holder.RID) && (f.Lifecycle == 0 || f.Lifecycle == holder.Lifecycle) {
 		return true
 	}
 	_, referred := r.Reference()

@@ -186,6 +186,9 @@ func Transition(at Entry, a Action) (Record, error) {
 	case VerbLeave:
 		r.Owner, r.OwnerGeneration, r.With = a.Owner, a.OwnerGeneration+1, nil
 	case VerbCancel, VerbClose, VerbRelease:
+		if a.Spot != nil { // the record had none of its own
+			r.OwnerGeneration = a.OwnerGeneration
+		}
 		r.Owner, r.With, r.Activation, r.Move = Owner{}, nil, nil, nil
 	}
 	if a.Verb != VerbCreate {
@@ -281,9 +284,9 @@ func check(at *Entry, a *Action) error {
 			return illegal(outcome.InvalidOperation, "there is no evidence that the creator, %s, is absent", r.Owner)
 		}
 	case VerbRelease:
-		awaited, as := r.Owner, "owner"
+		awaited, as := r.Holder(), "owner"
 		if r.step() == stepAccepted {
-			awaited, as = r.Move.Target, "target of its move"
+			as = "target of its move"
 		}
 		if !a.Gone.Covers(awaited.RID, awaited.Lifecycle, awaited.Lease) {
 			return illegal(outcome.InvalidOperation, "there is no proof that the %s, %s, is gone", as, awaited)

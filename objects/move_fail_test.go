@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -315,6 +316,7 @@ func TestMoveRefused(t *testing.T) {
 	}
 	d := must[*Departure](t)(w.a.Depart(w.ctx(), key, 0))
 	u := d.Unit()
+	u.Types = slices.Clone(u.Types)
 	if _, err := w.a.Expect(u, "op", time.Now().Add(long)); !errors.Is(err, ErrMoving) {
 		t.Fatal(err)
 	}

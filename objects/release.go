@@ -46,7 +46,8 @@ const (
 	outcomeFailed   = "failed"
 )
 
-// Release takes the authority over objects from an owner that is provably gone, and frees their IDs: one object by exact
+// Release takes the authority over objects from an owner that is provably gone, and frees their IDs (of an object that its
+// owner has given up for a move, the move's target is meant): one object by exact
 // generation, or all of one process run. It proves the owner gone first, once per run, which takes one TTL of its lease;
 // progress, if not nil, is called then and after every page of records. When ctx ends first, the report is not Done, and
 // a call with its Cursor goes on. What was released is written down as audit entries.
@@ -128,19 +129,19 @@ func (s *Service) releaseExact(ctx context.Context, req ReleaseRequest, progress
 	}
 	e := l.Entry
 	if req.DryRun {
-		st, err := s.store.LeaseOf(ctx, e.Record.Owner.RID)
+		st, err := s.store.LeaseOf(ctx, e.Record.Holder().RID)
 		if err != nil {
 			return report, renamed(err, "release", key)
 		}
 		r := described(e)
-		if r.Outcome = outcomeWould; st.Live && st.Lifecycle == e.Record.Owner.Lifecycle {
+		if r.Outcome = outcomeWould; st.Live && st.Lifecycle == e.Record.Holder().Lifecycle {
 			r.Outcome, r.Why = outcomeSkipped, livesUntil(st)
 		}
 		report.note(r)
 		report.Done = true
 		return report, nil
 	}
-	gone, err := s.prove(ctx, e.Record.Owner, &report, progress)
+	gone, err := s.prove(ctx, e.Record.Holder(), &report, progress)
 	if err != nil {
 		return report, renamed(err, "release", key)
 	}
@@ -206,7 +207,7 @@ func (s *Service) releaseOwner(ctx context.Context, req ReleaseRequest, progress
 			case <-ctx.Done():
 				return report, nil // the cursor is that of this page: what was released is not found again
 			}
-			if o := e.Record.Owner; !gone.Covers(o.RID, o.Lifecycle, o.Lease) {
+			if o := e.Record.Holder(); !gone.Covers(o.RID, o.Lifecycle, o.Lease) {
 				// The run came back after that proof, adopted the object, and has gone again.
 				if gone, err = s.prove(ctx, o, &report, progress); err != nil || gone == nil {
 					return report, err
