@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -11,6 +12,11 @@ import (
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(playRole(role))
+	}
+	flag.Parse()
+	// Most tests here wait most of the time, so more of them may run than there are processors.
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		_ = flag.Set("test.parallel", "12")
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -9,8 +9,13 @@ import (
 
 // inOwnGroup lets the end of the command's context kill the whole process group, not only its first process.
 func inOwnGroup(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	if cmd.Cancel != nil { // it was made with a context
+		cmd.Cancel = func() error { return killGroup(cmd) }
+	}
 }
 
 // killGroup kills a process that inOwnGroup started, with its group.
