@@ -272,23 +272,27 @@ func (a *arrival) load(ctx context.Context) error {
 // cargoSlack is what a cargo may have beyond the captured states: mailboxes, timers, companions.
 const cargoSlack = 64 << 20
 
-// open switches to normal dispatch.
+// open switches to normal dispatch: at once, so that it is done when S hears of the commit; after a pause, if that failed before.
 func (a *arrival) open(h uint64) {
-	e := a.entry
-	again := a.opened
-	a.opened = true
+	if !a.opened {
+		a.opened = true
+		a.tryOpen(h)
+		return
+	}
 	a.spawn(func(ctx context.Context) {
-		if again {
-			wait(ctx, openPause)
-		}
-		if err := a.arr.Open(e, h); err != nil {
-			a.s.log.Warn("a moved object cannot be opened yet", zap.String("object", a.name), zap.Error(err))
-			a.post(event{kind: evOpenFailed, h: h})
-			return
-		}
-		a.s.stats.arrived.Add(1)
-		a.post(event{kind: evOpened})
+		wait(ctx, openPause)
+		a.tryOpen(h)
 	})
+}
+
+func (a *arrival) tryOpen(h uint64) {
+	if err := a.arr.Open(a.entry, h); err != nil {
+		a.s.log.Warn("a moved object cannot be opened yet", zap.String("object", a.name), zap.Error(err))
+		a.post(event{kind: evOpenFailed, h: h})
+		return
+	}
+	a.s.stats.arrived.Add(1)
+	a.post(event{kind: evOpened})
 }
 
 // notify tells S that the move is committed. Its answer says that it knows h.

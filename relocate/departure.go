@@ -308,7 +308,7 @@ func (d *departure) askReady(ctx context.Context) {
 			d.post(event{kind: evReady})
 			return
 		case err == nil:
-			d.giveUp(a.failure())
+			d.giveUp(a.failure(d.rec.target.RID))
 			return
 		case channels.IsNobody(err):
 			if nobody++; nobody == maxNobody {

@@ -29,7 +29,10 @@ func (f *failure) Unwrap() error { return f.cause }
 
 // moveError is the error of a move.
 func moveError(key kvlocation.ObjectKey, acc outcome.Acceptance, detail string, cause error) error {
-	f := &failure{reasonFor(cause), cause}
+	f, ok := cause.(*failure)
+	if !ok {
+		f = &failure{reasonFor(cause), cause}
+	}
 	kind := outcome.Unavailable
 	var e *outcome.Error
 	switch {

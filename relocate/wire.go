@@ -59,9 +59,9 @@ type answer struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// failure is a refusal as an error.
-func (a answer) failure() error {
-	return &failure{a.Reason, errors.New("the target says: " + a.Detail)}
+// failure is the refusal of a node as an error.
+func (a answer) failure(rid string) error {
+	return &failure{a.Reason, errors.New("node " + rid + " says: " + a.Detail)}
 }
 
 // notice is T's word that it has committed.
