@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -48,6 +47,7 @@ func TestLinearizable(t *testing.T) {
 				rnd: rand.New(rand.NewPCG(s, uint64(i))), owner: linOwner(i),
 				known: map[string]Entry{},
 			}
+			w.makeSpot()
 			wg.Go(w.run)
 		}
 		if b.cluster != nil {
@@ -118,8 +118,8 @@ func (h *history) check(t *testing.T) {
 		}
 	}
 	t.Logf("%d operations: %v; applied: %v", len(h.ops), count, applied)
-	if applied[VerbAccept] == 0 {
-		t.Error("no move was made: the run shows little")
+	if applied[VerbAccept] == 0 || applied[VerbJoin] == 0 {
+		t.Error("nothing was moved, or nothing joined: the run shows little")
 	}
 	for _, end := range []modelEnd{endApplied, endRefused, endUnknown, endSaw} {
 		if count[end] == 0 {
@@ -152,9 +152,19 @@ type worker struct {
 	rnd    *rand.Rand
 	owner  Owner
 	known  map[string]Entry // what it last heard of each object
+	spot   Entry            // its own, which Actors that it owns may join
 
 	armed   *fabrictest.Armed
 	holding bool // armed holds every write until it is released
+}
+
+func (w *worker) makeSpot() {
+	ctx, key := testContext(w.t), ObjectKey{Kind: KindSpot, ID: w.owner.RID}
+	ch, err := w.Create(ctx, room(key, w.owner, nil))
+	if err == nil {
+		ch, err = w.Ready(ctx, ch.Entry, w.owner)
+	}
+	w.spot = mustChange(w.t, ch, err).Entry
 }
 
 func (w *worker) run() {
@@ -225,10 +235,17 @@ func (w *worker) write(key ObjectKey, at Entry) {
 		w.owner.Lease++
 	}
 	by := w.owner
-	if (verb == VerbWith || verb == VerbPrepare) && at.Record.Owner.RID == by.RID {
+	if (verb == VerbWith || verb == VerbPrepare || verb == VerbJoin) && at.Record.Owner.RID == by.RID {
 		by = at.Record.Owner // as adopted
 	}
 	a := at.action(verb, by)
+	_, member := at.Record.Reference()
+	if member {
+		by = w.spot.Record.Owner
+		a = at.memberAction(verb, by, &w.spot)
+	} else if verb == VerbJoin {
+		a.Spot = &w.spot
+	}
 	m, _ := at.Move()
 	if a.Move.Op = m.Op; verb == VerbPrepare {
 		to := (w.client + 1 + w.rnd.IntN(linPrograms-1)) % linPrograms
@@ -237,16 +254,16 @@ func (w *worker) write(key ObjectKey, at Entry) {
 	a.Absent = Absence{rid: at.Record.Owner.RID, lifecycle: at.Record.Owner.Lifecycle}
 	in := modelInput{
 		key: key.ID, verb: verb, by: by.RID, lease: by.Lease,
-		incarnation: incarnation(at), ownerGen: at.Record.OwnerGeneration, evidence: at.Record.Owner.RID,
-		move: a.Move.Op, target: a.Move.Target.RID,
+		incarnation: at.Record.Type, ownerGen: a.OwnerGeneration, evidence: at.Record.Owner.RID,
+		move: a.Move.Op, target: a.Move.Target.RID, member: member && (verb == VerbLeave || verb == VerbClose),
 	}
 	switch verb {
 	case VerbCreate:
-		in.incarnation = fmt.Sprintf("%d.%d", w.client, w.h.len())
-		a.Class, a.Type, a.With = ClassActor, "room", withOf(in)
+		in.incarnation = fmt.Sprintf("i%d-%d", w.client, w.h.len()) // each is of a type of its own
+		a.Class, a.Type = ClassActor, in.incarnation
 	case VerbWith:
 		in.with = fmt.Sprintf("%d.%d", w.client, w.h.len())
-		a.With = withOf(in)
+		a.With = json.RawMessage(`"` + in.with + `"`)
 	}
 	limit := 20 * time.Second
 	if w.holding || w.rnd.IntN(3) == 0 {
@@ -266,6 +283,12 @@ func (w *worker) write(key ObjectKey, at Entry) {
 // fitting are the verbs that this program may make of at.
 func (w *worker) fitting(at Entry) []Verb {
 	m, told := at.Move()
+	if ref, ok := at.Record.Reference(); ok {
+		if ref.Spot != w.owner.RID {
+			return nil
+		}
+		return []Verb{VerbLeave, VerbLeave, VerbClose}
+	}
 	mine, target := at.Record.Owner.RID == w.owner.RID, told && m.Target.RID == w.owner.RID
 	switch {
 	case at.Phase() == PhaseMissing:
@@ -277,7 +300,7 @@ func (w *worker) fitting(at Entry) []Verb {
 	case at.Phase() == PhaseReady && mine && told:
 		return []Verb{VerbAdopt, VerbWith, VerbPrepare, VerbPrepare, VerbClearMove}
 	case at.Phase() == PhaseReady && mine:
-		return []Verb{VerbAdopt, VerbWith, VerbPrepare, VerbPrepare, VerbPrepare, VerbClose}
+		return []Verb{VerbAdopt, VerbWith, VerbJoin, VerbPrepare, VerbPrepare, VerbPrepare, VerbClose}
 	case at.Preparing() && mine:
 		return []Verb{VerbAccept, VerbAccept, VerbAccept, VerbAccept, VerbAbort, VerbAdopt}
 	case at.Preparing() && target && w.rnd.IntN(4) == 0:
@@ -331,41 +354,24 @@ func (w *worker) endOf(key ObjectKey, ch Change, err error) modelEnd {
 	return endUnknown
 }
 
-// withOf is what the record holds after in: the name that the create gave, and what was set since.
-func withOf(in modelInput) json.RawMessage {
-	return json.RawMessage(`"` + in.incarnation + "/" + in.with + `"`)
-}
-
-func splitWith(e Entry) (incarnation, with string) {
-	var both string
-	_ = json.Unmarshal(e.Record.With, &both) // a marker has none
-	incarnation, with, _ = strings.Cut(both, "/")
-	return incarnation, with
-}
-
-// incarnation is the name that the create gave.
-func incarnation(e Entry) string {
-	name, _ := splitWith(e)
-	return name
-}
-
 // readFor reads an object as it is now, until that works, and records it.
 func (p party) readFor(t *testing.T, h *history, key ObjectKey) Entry {
 	call := monotime.Now()
-	e, err := p.Read(testContext(t), key)
+	l, err := p.ReadWith(testContext(t), key)
 	if err != nil {
 		t.Errorf("read: %v", err)
 		return Entry{Key: key, Record: Record{Phase: PhaseMissing}, read: true}
 	}
-	st := modelState{}
-	if e.Phase() != PhaseMissing {
-		inc, with := splitWith(e)
+	e, st := l.Entry, modelState{}
+	if l.Phase() != PhaseMissing {
 		st = modelState{
-			incarnation: inc, with: with, phase: e.Phase(), owner: e.Record.Owner.RID,
-			ownerGen: e.Record.OwnerGeneration, lease: e.Record.Owner.Lease,
+			incarnation: e.Record.Type, phase: l.Phase(), owner: l.Owner().RID, ownerGen: l.OwnerGeneration(), lease: l.Owner().Lease, member: l.Spot != nil,
 		}
 		if m, ok := e.Move(); ok {
 			st.move, st.target, st.accepted = m.Op, m.Target.RID, m.Accepted
+		}
+		if !st.member {
+			_ = json.Unmarshal(e.Record.With, &st.with) // nothing before it is set
 		}
 	}
 	h.add(0, call, modelInput{key: key.ID}, modelOutput{end: endSaw, state: st})

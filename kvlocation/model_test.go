@@ -24,6 +24,7 @@ type modelState struct {
 	move        string // the operation of the move that the record tells of
 	target      string
 	accepted    bool
+	member      bool // located by the Spot of its owner
 }
 
 // modelInput is one call.
@@ -38,6 +39,7 @@ type modelInput struct {
 	evidence    string // the owner against whom there is evidence
 	move        string // the operation that a move's verb means
 	target      string // to whom a prepare moves it
+	member      bool   // the caller shows the Spot that it is located by
 }
 
 // modelOutput is how a call ended.
@@ -56,6 +58,9 @@ const (
 	endSaw     modelEnd = "saw"
 )
 
+// spotLease is the lease generation under which every Spot of these tests is held.
+const spotLease = 1
+
 // after returns the state after in was applied to s, and whether it may be.
 func (s modelState) after(in modelInput) (modelState, bool) {
 	if in.verb == VerbCreate {
@@ -66,7 +71,15 @@ func (s modelState) after(in modelInput) (modelState, bool) {
 	}
 	mine := s.owner == in.by
 	held := mine && s.ownerGen == in.ownerGen
+	if s.member && !in.member { // it moves and ends with its Spot
+		return s, false
+	}
 	switch in.verb {
+	case VerbJoin, VerbLeave:
+		s2 := s
+		s2.member, s2.lease, s2.with = in.verb == VerbJoin, spotLease, ""
+		s2.ownerGen++
+		return s2, s.phase == PhaseReady && s.member != s2.member && held && in.lease == s.lease
 	case VerbReady:
 		s2 := s
 		s2.phase, s2.lease = PhaseReady, in.lease
@@ -285,12 +298,20 @@ func validateGenerations(entries []Entry) error {
 		if e.Generation() < last.Generation() {
 			return fmt.Errorf("revision %d: generation %d after %d", e.Revision, e.Generation(), last.Generation())
 		}
-		if e.Generation() == last.Generation() && e.Record.OwnerGeneration < last.Record.OwnerGeneration {
-			return fmt.Errorf("revision %d: owner generation %d after %d", e.Revision, e.Record.OwnerGeneration, last.Record.OwnerGeneration)
+		if e.Generation() == last.Generation() && ownerGenerationOf(e) < ownerGenerationOf(last) {
+			return fmt.Errorf("revision %d: owner generation %d after %d", e.Revision, ownerGenerationOf(e), ownerGenerationOf(last))
 		}
 		last = e
 	}
 	return nil
+}
+
+// ownerGenerationOf is that of an object; the Spots of these tests have 1.
+func ownerGenerationOf(e Entry) uint64 {
+	if ref, ok := e.Record.Reference(); ok {
+		return uint64(1 + ref.Offset)
+	}
+	return e.Record.OwnerGeneration
 }
 
 func TestValidateGenerations(t *testing.T) {

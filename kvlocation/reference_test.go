@@ -52,7 +52,7 @@ func TestReferenceTable(t *testing.T) {
 	if err != nil || left.OwnerGeneration != 6 || !left.Owner.Is("n2", 6) || left.With != nil || left.Phase != PhaseReady {
 		t.Errorf("left: %+v, %v", left, err)
 	}
-	if closed, err := Transition(member, act(VerbClose, n2, 5, there)); err != nil || closed.Phase != PhaseMissing || closed.With != nil {
+	if closed, err := Transition(member, act(VerbClose, n2, 5, there)); err != nil || closed.Phase != PhaseMissing || closed.With != nil || closed.OwnerGeneration != 5 {
 		t.Errorf("closed: %+v, %v", closed, err)
 	}
 	for _, s := range []*Entry{spot(PhaseMoving, n1, 6, testMove(true, 0)), spot(PhaseMoving, n1, 6, testMove(false, 0))} {
@@ -321,25 +321,34 @@ func TestReferenceAtReplicaBehind(t *testing.T) {
 	link := b.cluster.Link(t, leader, behind)
 	link.Apply(fabrictest.Hang)
 	defer link.Heal()
-	// The Actor leaves, and the Spot is closed: who mixed the two would take the Actor for gone.
+	// The Actor leaves, and the Spot moves and is closed: who mixed the two would follow the Spot, or take the Actor for gone.
 	ch, err := p.Leave(ctx, actor, n1, spot)
 	left := mustChange(t, ch, err).Entry
-	ch, err = p.CloseObject(ctx, spot, n1)
-	mustChange(t, ch, err)
-	stale := 0
-	for start := time.Now(); stale < 3 && time.Since(start) < 10*time.Second; {
-		l, err := p.LookupWith(ctx, actor.Key)
-		if err != nil {
-			t.Fatalf("an Actor that is there all the time: %v", err)
-		}
-		if l.Spot != nil {
-			stale++
+	look := func(what string) (stale int) {
+		t.Helper()
+		for start := time.Now(); stale < 8 && time.Since(start) < 5*time.Second; {
+			l, err := p.LookupWith(ctx, actor.Key)
+			if err != nil || !l.Owner().Is("n1", 5) || l.OwnerGeneration() > 3 {
+				t.Fatalf("%s: an Actor that is at n1 all the time: %v under %d, %v", what, l.Owner(), l.OwnerGeneration(), err)
+			}
+			if l.Spot != nil {
+				stale++
+			}
 		}
 		if now, err := p.ReadWith(ctx, actor.Key); err != nil || now.Spot != nil || now.Revision != left.Revision {
-			t.Fatalf("%+v, %v", now, err)
+			t.Fatalf("%s: %+v, %v", what, now, err)
 		}
+		return stale
 	}
-	if stale == 0 {
+	op := nuid.Next()
+	for _, s := range stepsOfMove[:3] {
+		ch, err := s.do(ctx, p, spot, op)
+		spot = mustChange(t, ch, err).Entry
+	}
+	if look("the spot has moved") == 0 {
 		t.Fatal("no answer of the replica that is behind was provoked")
 	}
+	ch, err = p.CloseObject(ctx, spot, n2)
+	mustChange(t, ch, err)
+	look("the spot is closed")
 }
