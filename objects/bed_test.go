@@ -82,7 +82,8 @@ func errClosed(o *object) *outcome.Error {
 
 func (h *host) abortHeld(from origin, err error) { from.Fail(err) }
 
-func (h *host) endMembers(*object, error, error) {}
+func (h *host) endMembers(*object, error, error)  {}
+func (h *host) endSpotLater(*object, CloseReason) {}
 
 func (h *host) admitMarked(*object, *envelope) error   { return nil }
 func (h *host) endCompanion(*object, any, CloseReason) {}

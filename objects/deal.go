@@ -26,8 +26,10 @@ func (o *object) take(w *worker, now instant, rest bool) *envelope {
 	done := w.spare
 	w.spare = nil
 	o.mu.Lock()
-	var e, spare *envelope
-	if o.state != objectSealed {
+	var e, spare, refused *envelope
+	if o.state == objectSealed {
+		e = o.nextLocked(&refused)
+	} else {
 		e = o.box.pop()
 	}
 	if e == nil && rest {
@@ -41,6 +43,7 @@ func (o *object) take(w *worker, now instant, rest bool) *envelope {
 		done = nil
 	}
 	o.mu.Unlock()
+	o.refuseSealed(refused)
 	if done != nil {
 		envelopes.Put(done)
 	}
@@ -389,6 +392,10 @@ func (o *object) stillIdle() bool {
 // runClose closes the object in a turn. Mail that comes meanwhile is held: it is refused when the close succeeds, and
 // accepted when it does not.
 func (o *object) runClose(p *period, reason CloseReason) {
+	if o.isWide() && o.hasMembers() && o.is() == objectOpen {
+		o.rt.back.endSpotLater(o, reason)
+		return
+	}
 	o.mu.Lock()
 	switch {
 	case o.state == objectSealed: // whoever sealed it sees that its end was asked for
@@ -405,9 +412,14 @@ func (o *object) runClose(p *period, reason CloseReason) {
 	if o.isClosed() {
 		return
 	}
+	o.notClosed(reason, err)
+	o.acceptHeld(o.activationDue())
+}
+
+// notClosed tells of a close that has failed, and tries it again after a while.
+func (o *object) notClosed(reason CloseReason, err error) {
 	o.rt.log.Warn("an object could not be closed; it is tried again", zap.String("object", o.target()), zap.String("reason", string(reason)), zap.Error(err))
 	o.closeLater()
-	o.acceptHeld(o.activationDue())
 }
 
 // closeLater tries a close that was asked for again after a while. One for idleness is due again by itself.

@@ -264,12 +264,7 @@ func (s *Service) serveEnd(ctx context.Context, key kvlocation.ObjectKey, data [
 	}
 	s.refuseJoins(o, true)
 	for {
-		err = o.between(ctx, func(tctx context.Context) error {
-			if g := o.generation.Load(); g != req.Generation {
-				return otherGeneration("", key, g, req.Generation)
-			}
-			return s.closeNow(tctx, o, CloseAsked)
-		})
+		err = s.endNow(ctx, o, req.Generation, CloseAsked)
 		if !errors.Is(err, errBusy) {
 			break
 		}
@@ -282,6 +277,23 @@ func (s *Service) serveEnd(ctx context.Context, key kvlocation.ObjectKey, data [
 		s.refuseJoins(o, false) // it did not run; if it still does, no join runs meanwhile, being a turn too
 	}
 	return struct{}{}, err
+}
+
+// endNow closes an object, in the order of its mailbox.
+func (s *Service) endNow(ctx context.Context, o *object, generation uint64, why CloseReason) error {
+	err := o.between(ctx, func(ctx context.Context) error {
+		if g := o.generation.Load(); g != generation {
+			return otherGeneration("", o.key(), g, generation)
+		}
+		if o.isWide() {
+			return nil // what was accepted before has run, and its members have to end their turns
+		}
+		return s.closeNow(ctx, o, why)
+	})
+	if err == nil && o.isWide() {
+		err = s.endSpot(ctx, o, why)
+	}
+	return err
 }
 
 // refuseJoins makes a Spot refuse joins, or not any more.
@@ -313,13 +325,6 @@ func (s *Service) closeNow(ctx context.Context, o *object, why CloseReason) erro
 func (s *Service) closeObject(ctx context.Context, o *object, why CloseReason) error {
 	if err := s.admit(); err != nil {
 		return err
-	}
-	if o.isWide() {
-		members, err := s.closeMembers(ctx, o)
-		defer unsealAll(members) // which does nothing once they have ended with it
-		if err != nil {
-			return err
-		}
 	}
 	s.noteClosing(o, o.callClosing(ctx, why))
 	if err := s.admit(); err != nil {

@@ -328,6 +328,25 @@ func (m *mailbox) prepend(mail mailbox) {
 	m.bytes += mail.bytes
 }
 
+// insert puts accepted mail behind what was accepted, before what is held, and returns its place, counted from 1.
+func (m *mailbox) insert(e *envelope) (place int) {
+	place = 1
+	last := (*envelope)(nil)
+	for at := m.head; at != nil && at.word.Load()&envAccepted != 0; last, at = at, at.next {
+		place++
+	}
+	if last == nil {
+		e.next, m.head = m.head, e
+	} else {
+		e.next, last.next = last.next, e
+	}
+	if e.next == nil {
+		m.tail = e
+	}
+	m.took(e, 1)
+	return place
+}
+
 // pop takes the oldest; nothing while its acceptance notice is being sent.
 func (m *mailbox) pop() *envelope {
 	e := m.head

@@ -44,6 +44,8 @@ type membership struct {
 	// run, while which it refuses joins.
 	members map[ActorRef]uint64
 	closes  int
+	// ending: the end of a SpotWide Spot is under way.
+	ending bool
 }
 
 // membersOf returns an object's membership, which is made when it is first asked for.

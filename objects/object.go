@@ -31,6 +31,8 @@ type backing interface {
 	// abortHeld answers a message from outside that was held, and never accepted.
 	abortHeld(from origin, err error)
 
+	// endSpotLater closes a SpotWide Spot that has members, once its present turn and theirs have ended.
+	endSpotLater(spot *object, reason CloseReason)
 	// endMembers ends the members of a SpotWide Spot that has ended, their accepted mail with cause, the rest with held.
 	endMembers(spot *object, cause, held error)
 
@@ -187,6 +189,14 @@ func (o *object) offerLocked(e *envelope) (because why, h *hold) {
 			because = whyMoved
 		}
 	case objectSealed:
+		if o.servesLocked(e) {
+			if because = o.box.room(e, &o.reg.Type); because == whyNot {
+				o.acceptLocked(e, true)
+				return whyNot, nil
+			}
+			o.restLocked()
+			break
+		}
 		because = o.roomSealed(e)
 	default:
 		because = o.box.room(e, &o.reg.Type)
@@ -207,14 +217,24 @@ func (o *object) commitLocked(e *envelope) (h *hold) {
 		o.mu.Unlock()
 		return h
 	}
+	o.acceptLocked(e, false)
+	return nil
+}
+
+// acceptLocked accepts and queues e, and unlocks. serve: the object is sealed, and takes it all the same.
+func (o *object) acceptLocked(e *envelope, serve bool) {
 	e.word.Store(e.word.Load() | envAccepted) // nobody else has it yet
 	o.countAccepted(e)
+	queue := o.box.push
+	if serve {
+		queue = o.serveLocked
+	}
 	if e.from != nil {
 		// The notice goes out without the lock, and behind the taking of the place: what the sender sends once it has
 		// the notice stands behind.
 		e.unnoticed = true
 		o.box.notices++
-		o.box.push(e)
+		queue(e)
 		o.mu.Unlock()
 		e.from.Accept()
 		o.mu.Lock()
@@ -225,17 +245,24 @@ func (o *object) commitLocked(e *envelope) (h *hold) {
 			cause := o.cause
 			o.mu.Unlock()
 			o.end(e, cause)
-			return nil
-		case objectSealed: // meanwhile
-			o.restLocked()
-			o.mu.Unlock()
-			return nil
+			return
+		case objectSealed:
+			if o.side.Load().seal.serving == 0 { // it was sealed meanwhile
+				o.restLocked()
+				o.mu.Unlock()
+				return
+			}
 		}
 	} else {
-		o.box.push(e)
+		queue(e)
 	}
 	o.wakeLocked()
-	return nil
+}
+
+// serveLocked queues e, which a turn of the unit of a sealed object waits for, behind what was accepted.
+func (o *object) serveLocked(e *envelope) {
+	sl := o.side.Load().seal
+	sl.serving = max(sl.serving, o.box.insert(e))
 }
 
 // roomSealed says why a sealed object does not hold e, if so.
@@ -246,7 +273,7 @@ func (o *object) roomSealed(e *envelope) why {
 	if because := o.box.room(e, &o.reg.Type); because != whyNot || e.kind != mailMessage {
 		return because
 	}
-	if room := o.side.Load().seal.room; room != nil && !room.take(e.size) {
+	if !o.side.Load().seal.unit.take(e.size) {
 		return whyHoldFull
 	}
 	return whyNot

@@ -3,7 +3,9 @@ package objects
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"natsfabric/outcome"
 )
@@ -11,30 +13,166 @@ import (
 // seal is a halt between two turns of an object: none runs, what arrives is held without being accepted, and turns of the
 // framework are refused with errSealed. It begins with beginSeal and ends with unseal or with the object.
 type seal struct {
-	rested  chan struct{} // closed once no turn runs and no acceptance notice is being sent
-	resting bool          // rested is closed; guarded by object.mu
-	over    chan struct{} // closed when the seal has ended
-	room    *holdRoom     // bounds what is held, beside the mailbox's bounds; nil for these alone
+	unit *unitSeal
+	over chan struct{} // closed when the seal has ended
+	// These are guarded by object.mu. rested is closed once the object has rested for the first time. counted: it has not, or
+	// has no rest any more, and counts in unit.busy. serving is how many of the mailbox run all the same, because a turn
+	// of the unit waits for the last of them.
+	rested  chan struct{}
+	resting bool
+	counted bool
+	serving int
 }
 
-// holdRoom bounds what the objects of one unit hold together.
-type holdRoom struct {
-	messages, bytes atomic.Int64
+// unitSeal is the halt of a unit. While turns of its objects end, what they wait for still runs: a message that such a turn
+// has sent to a sealed object of the unit is accepted there, and runs behind what was accepted before. The unit rests when
+// none of its objects has a turn.
+type unitSeal struct {
+	lead *object
+	// ends: it is sealed to end here. Objects whose end was asked for are sealed too.
+	ends bool
+
+	messages, bytes atomic.Int64 // held, of all objects together
+
+	mu      sync.Mutex
+	whole   bool // all objects are sealed
+	busy    int
+	resting bool
+	rested  chan struct{} // closed when the unit rests
 }
 
 const (
-	// maxHeld and maxHeldBytes bound the hold of a unit.
+	// maxHeld and maxHeldBytes bound the hold of a unit, beside the bounds of the mailboxes.
 	maxHeld      = 1024
 	maxHeldBytes = 16 << 20
 )
 
-// take takes room for a message and reports whether there was any.
-func (r *holdRoom) take(size int32) bool {
-	if r.messages.Add(1) <= maxHeld && r.bytes.Add(int64(size)) <= maxHeldBytes {
+func newUnitSeal(lead *object, ends bool) *unitSeal {
+	return &unitSeal{lead: lead, ends: ends, rested: make(chan struct{})}
+}
+
+// take takes room in the hold for a message and reports whether there was any.
+func (u *unitSeal) take(size int32) bool {
+	if u.messages.Add(1) <= maxHeld && u.bytes.Add(int64(size)) <= maxHeldBytes {
 		return true
 	}
-	r.messages.Add(-1)
+	u.messages.Add(-1)
 	return false
+}
+
+// waits reports whether a turn of the unit is in a chain.
+func (u *unitSeal) waits(c *chain) bool {
+	for ; c != nil; c = c.parent {
+		if u.lead.leads(c.kind, c.id) {
+			return true
+		}
+	}
+	return false
+}
+
+// more counts an object that has no rest any more; it returns false once the unit rests.
+func (u *unitSeal) more(sl *seal) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.resting && !sl.counted {
+		sl.counted = true
+		u.busy++
+	}
+	return !u.resting
+}
+
+// less counts an object that rests.
+func (u *unitSeal) less(sl *seal) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if sl.counted {
+		sl.counted = false
+		u.busy--
+	}
+	u.restLocked()
+}
+
+func (u *unitSeal) restLocked() {
+	if u.whole && u.busy == 0 && !u.resting {
+		u.resting = true
+		close(u.rested)
+	}
+}
+
+// seal seals the lead, and when that has ended its turn, so that nobody joins or leaves any more, the members. It returns
+// once the unit rests. The objects that are sealed are returned with an error too. The errors are *outcome.Error with
+// NotAccepted: that of ctx when a turn has not ended, Unavailable when an object is not open, with ErrMoving when its end was asked
+// for.
+func (u *unitSeal) seal(ctx context.Context, members func(lead *object) []*object) (sealed []*object, err error) {
+	sl, err := u.lead.beginSeal(u)
+	if err != nil {
+		return nil, err
+	}
+	sealed = append(sealed, u.lead)
+	if err := u.await(ctx, sl.rested, sealed); err != nil {
+		return sealed, err
+	}
+	for _, m := range members(u.lead) {
+		switch err := u.sealMember(ctx, m); {
+		case err == nil:
+			sealed = append(sealed, m)
+		case !m.isClosed():
+			return sealed, err
+		}
+	}
+	u.mu.Lock()
+	u.whole = true
+	u.restLocked()
+	u.mu.Unlock()
+	if err := u.await(ctx, u.rested, sealed); err != nil || u.ends {
+		return sealed, err
+	}
+	for _, o := range sealed {
+		if o.closing.Load() != nil {
+			return sealed, errMovingNow(o)
+		}
+	}
+	return sealed, nil
+}
+
+// sealMember seals a member. While its own end is under way, which comes to nothing once the lead is sealed, it is tried again.
+func (u *unitSeal) sealMember(ctx context.Context, m *object) error {
+	for {
+		_, err := m.beginSeal(u)
+		if err == nil || m.isClosed() {
+			return err
+		}
+		t := time.NewTimer(patience / 10)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return err
+		}
+	}
+}
+
+// await waits for the rest of sealed objects.
+func (u *unitSeal) await(ctx context.Context, rested <-chan struct{}, sealed []*object) error {
+	select {
+	case <-rested:
+	case <-ctx.Done():
+		at := u.lead
+		for _, o := range sealed {
+			if _, running := o.running(); running {
+				at = o
+			}
+		}
+		return outcome.FromContext(ctx, "move", outcome.NotAccepted, u.lead.target(), "the turn of "+at.target()+" has not ended")
+	}
+	if u.lead.isClosed() {
+		return whyClosed.refusal("move", u.lead.target(), false)
+	}
+	return nil
+}
+
+func errMovingNow(o *object) error {
+	return outcome.Wrap("move", outcome.Unavailable, outcome.NotAccepted, o.target(), "", ErrMoving)
 }
 
 // side is what few objects have; it is made when it is first needed.
@@ -79,19 +217,20 @@ func (o *object) setSlot(v any) {
 	o.aside().slot.Store(&v)
 }
 
-// beginSeal seals an open object: from now on no turn begins. room may be nil. The error is an *outcome.Error with
-// NotAccepted: the object is not open, or its end was asked for.
-func (o *object) beginSeal(room *holdRoom) (*seal, error) {
+// beginSeal seals an open object: from now on no turn begins but what a turn of the unit waits for. The error is an
+// *outcome.Error with NotAccepted: the object is not open, or its end was asked for.
+func (o *object) beginSeal(u *unitSeal) (*seal, error) {
 	sd := o.aside()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.state == objectClosed:
 		return nil, whyClosed.refusal("move", o.target(), false)
-	case o.state != objectOpen || o.closing.Load() != nil:
-		return nil, outcome.Wrap("move", outcome.Unavailable, outcome.NotAccepted, o.target(), "", ErrMoving)
+	case o.state != objectOpen || o.closing.Load() != nil && !u.ends:
+		return nil, errMovingNow(o)
 	}
-	sd.seal = &seal{rested: make(chan struct{}), over: make(chan struct{}), room: room}
+	sd.seal = &seal{unit: u, rested: make(chan struct{}), over: make(chan struct{})}
+	u.more(sd.seal)
 	o.state = objectSealed
 	o.restLocked()
 	return sd.seal, nil
@@ -102,37 +241,51 @@ func (o *object) restLocked() {
 	if o.state != objectSealed || o.busy || o.box.notices > 0 {
 		return
 	}
-	if sl := o.side.Load().seal; !sl.resting {
+	sl := o.side.Load().seal
+	if sl.serving > 0 {
+		return
+	}
+	if !sl.resting {
 		sl.resting = true
 		close(sl.rested)
 	}
+	sl.unit.less(sl)
 }
 
-// awaitRest waits until the turn that runs has ended. When that turn asked for the object's end, the error says so.
-func (o *object) awaitRest(ctx context.Context, sl *seal) error {
-	select {
-	case <-sl.rested:
-	case <-sl.over:
-		return whyClosed.refusal("move", o.target(), false)
-	case <-ctx.Done():
-		return outcome.FromContext(ctx, "move", outcome.NotAccepted, o.target(), "its turn has not ended")
-	}
-	if o.closing.Load() != nil {
-		return outcome.Wrap("move", outcome.Unavailable, outcome.NotAccepted, o.target(), "", ErrMoving)
+// servesLocked reports whether a sealed object takes a message because a turn of its unit waits for it. It has no rest then.
+func (o *object) servesLocked(e *envelope) bool {
+	sl := o.side.Load().seal
+	return e.kind == mailMessage && e.chain != nil && sl.unit.waits(e.chain) && sl.unit.more(sl)
+}
+
+// nextLocked takes the next mail of a sealed object that a turn of its unit waits for. Turns of the framework among it are
+// put on the list refused.
+func (o *object) nextLocked(refused **envelope) *envelope {
+	for sl := o.side.Load().seal; sl.serving > 0; {
+		if head := o.box.head; head == nil || head.word.Load()&envAccepted == 0 {
+			sl.serving = 0 // the rest has ended otherwise
+			return nil
+		}
+		e := o.box.pop()
+		if e == nil {
+			return nil
+		}
+		sl.serving--
+		if e.kind != mailFramework {
+			return e
+		}
+		e.next, *refused = *refused, e
 	}
 	return nil
 }
 
-// seal seals an object and waits until it rests. After an error it is not sealed.
-func (o *object) seal(ctx context.Context) error {
-	sl, err := o.beginSeal(nil)
-	if err != nil {
-		return err
+// refuseSealed ends turns of the framework that a sealed object had accepted.
+func (o *object) refuseSealed(list *envelope) {
+	for list != nil {
+		e := list
+		list, e.next = e.next, nil
+		e.answer(Reply{}, whySealed.refusal("turn", o.target(), false))
 	}
-	if err = o.awaitRest(ctx, sl); err != nil {
-		o.unseal(mailbox{})
-	}
-	return err
 }
 
 // unseal lets a sealed object run again: first front, which was accepted before and taken out, then what is in the mailbox
@@ -177,8 +330,13 @@ func (o *object) endSealLocked() {
 	if sd == nil || sd.seal == nil {
 		return
 	}
-	close(sd.seal.over)
+	sl := sd.seal
 	sd.seal = nil
+	close(sl.over)
+	if !sl.resting {
+		close(sl.rested)
+	}
+	sl.unit.less(sl)
 }
 
 // sealed returns the object's present seal, or nil.

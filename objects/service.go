@@ -200,7 +200,7 @@ func (s *Service) closeAsked(ctx context.Context) error {
 	for range concurrency {
 		wg.Go(func() {
 			for o := range next {
-				err := o.between(ctx, func(tctx context.Context) error { return s.closeNow(tctx, o, CloseShutdown) })
+				err := s.endNow(ctx, o, o.generation.Load(), CloseShutdown)
 				if err != nil {
 					failed.Add(1)
 					s.log.Debug("an object was not closed at shutdown", zap.String("object", o.target()), zap.Error(err))

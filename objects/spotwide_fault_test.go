@@ -270,7 +270,7 @@ func TestSpotWideBusyMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := w.a.rt.find(kvlocation.KindSpot, "one")
-	fabrictest.Eventually(t, long, "the close is given up", func() bool { _, running := o.running(); return !running && !o.isClosed() })
+	fabrictest.Eventually(t, long, "the close is given up", func() bool { return o.is() == objectOpen })
 	release <- struct{}{}
 	if err := <-slow; err != nil {
 		t.Fatal(err)

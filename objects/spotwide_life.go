@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
@@ -91,65 +92,86 @@ func (s *Service) closeMember(ctx context.Context, o *object, w wideRef) error {
 	})
 }
 
-// closeMembers prepares the members of a SpotWide Spot for its end: they rest, and their Closing has run. The members that
-// are sealed are returned, with an error too. They end when the Spot's record is closed: nothing of theirs is written.
-func (s *Service) closeMembers(ctx context.Context, spot *object) (sealed []*object, err error) {
+// endSpot closes a SpotWide Spot with its members, from outside of its turns: the unit rests, the Closing of each member runs,
+// then that of the Spot, and the Spot's record is closed, which ends all. Nothing of a member is written. After an error that is
+// not errLost all go on.
+func (s *Service) endSpot(ctx context.Context, spot *object, why CloseReason) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
-	members := s.unitMembers(spot)
-	for _, a := range members {
-		sl, err := s.sealMember(ctx, a)
-		if err != nil {
-			return sealed, err
-		}
-		if sl != nil {
-			sealed = append(sealed, a)
-		}
+	if err := s.admit(); err != nil {
+		return err
 	}
-	for _, a := range sealed {
-		if sl := a.sealed(); sl != nil {
-			select {
-			case <-sl.rested:
-			case <-sl.over:
-			case <-ctx.Done():
-				return sealed, outcome.FromContext(ctx, "close", outcome.NotAccepted, spot.target(), "the turn of its member, "+a.target()+", has not ended")
-			}
+	sealed, err := newUnitSeal(spot, true).seal(ctx, s.unitMembers)
+	defer func() {
+		for _, o := range sealed {
+			o.unseal(mailbox{}) // which does nothing for what has ended
 		}
+	}()
+	switch {
+	case err != nil && len(sealed) == 0 && spot.sealed() != nil:
+		return whySealed.refusal("close", spot.target(), false)
+	case err != nil:
+		return renamed(err, "close", spot.key())
 	}
 	p := s.rt.period.Load()
-	each(sealed, func(a *object) {
-		if _, ok := a.inst.(Closer); !ok || !a.borrow() {
-			return
+	each(sealed[1:], func(a *object) {
+		if _, ok := a.inst.(Closer); ok {
+			s.noteClosing(a, a.borrowed(p, a.reg.CreateTimeout, func(ctx context.Context) error { return a.callClosing(ctx, CloseSpot) }))
 		}
-		err := a.callback(p, a.reg.CreateTimeout, func(ctx context.Context) error { return a.callClosing(ctx, CloseSpot) })
-		a.giveBack()
-		s.noteClosing(a, err)
 	})
-	return sealed, nil
+	return spot.borrowed(p, adoptTimeout, func(ctx context.Context) error {
+		s.noteClosing(spot, spot.callClosing(ctx, why))
+		if err := s.admit(); err != nil {
+			return err
+		}
+		return s.endRecord(spot, func(ctx context.Context) error { return s.closeRecord(ctx, spot) })
+	})
 }
 
-// sealMember seals a member; nil when it has ended. While its own end is under way, which has to wait for the Spot, it is
-// tried again.
-func (s *Service) sealMember(ctx context.Context, a *object) (*seal, error) {
-	for {
-		sl, err := a.beginSeal(nil)
-		switch {
-		case err == nil:
-			return sl, nil
-		case a.isClosed():
-			return nil, nil
-		}
-		s.pause(patience / 10)
-		if ctx.Err() != nil {
-			return nil, outcome.FromContext(ctx, "close", outcome.NotAccepted, a.target(), err.Error())
-		}
+// borrowed runs f as a turn of a sealed object that rests.
+func (o *object) borrowed(p *period, timeout time.Duration, f func(context.Context) error) error {
+	if !o.borrow() {
+		return whyClosed.refusal("close", o.target(), false)
 	}
+	defer o.giveBack()
+	return o.callback(p, timeout, f)
 }
 
-func unsealAll(list []*object) {
-	for _, a := range list {
-		a.unseal(mailbox{})
+// endSpotLater is endSpot for a Spot whose own turn asked for its end; it returns at once.
+func (s *Service) endSpotLater(spot *object, why CloseReason) {
+	m := s.membersOf(spot)
+	m.mu.Lock()
+	under := m.ending
+	m.ending = true
+	m.mu.Unlock()
+	if under {
+		return
 	}
+	s.spawn(func() {
+		err := s.endSpot(s.ctx, spot, why)
+		m.mu.Lock()
+		m.ending = false
+		m.mu.Unlock()
+		if err != nil && !spot.isClosed() {
+			spot.notClosed(why, err)
+		}
+	})
+}
+
+// leads reports whether an object of this node is of the unit that o leads: o, or a member of a SpotWide Spot.
+func (o *object) leads(kind kvlocation.ObjectKind, id string) bool {
+	if kind == o.reg.kind && id == o.id {
+		return true
+	}
+	if !o.isWide() || kind != kvlocation.KindActor {
+		return false
+	}
+	a := o.rt.find(kind, id)
+	if a == nil {
+		return false
+	}
+	w, ok := wideOf(a)
+	return ok && w.spot == SpotRef{o.id, o.generation.Load()}
 }
 
 // memberHere returns a member of a SpotWide Spot of this node; nil when it is none any more.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
+	"natsfabric/outcome"
 )
 
 // tracker is a movable object that counts its turns.
@@ -229,6 +232,101 @@ func TestSpotWideMove(t *testing.T) {
 	for id, want := range map[string][]uint64{"u": {1, 2, 3, 4, 5, 6}, "v": {1, 2, 3, 4, 5, 6}, "away": {1, 2, 3, 4, 5}} {
 		if got := w.tokens.of(id); !slices.Equal(got, want) {
 			t.Errorf("the guard of %s was raised with %v, not %v", id, got, want)
+		}
+	}
+}
+
+// While turns of some members wait for the Spot and turns of the Spot wait for others, all the time, the Spot moves there and
+// back: what they wait for runs before the unit rests. Nothing is lost or run twice, and each sender's messages stay in order.
+func TestSpotWideMoveBusy(t *testing.T) {
+	t.Parallel()
+	w := newRoomBed(t)
+	var mu sync.Mutex
+	heard := map[string][]string{} // by object
+	w.onTurn = func(ctx context.Context, req *Request) (Reply, error, bool) {
+		self, data := req.Self(), string(req.Data())
+		mu.Lock()
+		heard[self.ID()] = append(heard[self.ID()], data)
+		mu.Unlock()
+		var err error
+		switch do, rest, _ := strings.Cut(data, " "); do {
+		case "tell": // a player tells the game, twice
+			if err = self.Spots().Send(ctx, "g", []byte("told1 "+rest)); err == nil {
+				_, err = self.Spots().Request(ctx, "g", []byte("told2 "+rest))
+			}
+		case "ask": // the game asks a player
+			_, err = self.Actors().Request(ctx, "p"+rest[:1], []byte("asked "+rest))
+		}
+		return Reply{}, err, true
+	}
+	const players, rounds = 4, 6
+	for i := range players {
+		w.join(w.player(fmt.Sprintf("p%d", i), "a"))
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	sent, ran := make([]int, players), make([]int, players)
+	for i := range players {
+		wg.Go(func() {
+			for ; ; sent[i]++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				var err error
+				if i < players/2 {
+					_, err = w.c.Actors().Request(w.ctx(), fmt.Sprintf("p%d", i), fmt.Appendf(nil, "tell %d %d", i, sent[i]))
+				} else { // one that does not wait for the game itself
+					_, err = w.c.Spots().Request(w.ctx(), "g", fmt.Appendf(nil, "ask %d %d", i, sent[i]))
+				}
+				switch {
+				case err == nil:
+					ran[i]++
+				case !errors.Is(err, outcome.Unavailable) && !strings.Contains(err.Error(), "Unavailable"): // a stale route ends one call, within a turn too
+					t.Errorf("%d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	from, to := w.a, w.b
+	for i := range rounds {
+		// The load comes first, and then the move.
+		fabrictest.Eventually(t, long, "the load goes on", func() bool { mu.Lock(); defer mu.Unlock(); return len(heard["g"]) > 40*i })
+		if err := w.move(w.ctxFor(20*time.Second), from, to, spotKey(w.game)); err != nil {
+			t.Errorf("move %d: %v", i, err)
+			break
+		}
+		from, to = to, from
+	}
+	close(stop)
+	wg.Wait()
+	seen, last := map[string]bool{}, map[string]int{}
+	for id, list := range heard {
+		for _, data := range list {
+			var what string
+			var i, n int
+			if _, err := fmt.Sscan(data, &what, &i, &n); err != nil {
+				t.Fatal(err)
+			}
+			if seen[id+what+data] {
+				t.Errorf("%s has run %q twice", id, data)
+			}
+			seen[id+what+data] = true
+			if key := fmt.Sprint(id, what, i); n < last[key] {
+				t.Errorf("%s has run %q behind number %d", id, data, last[key])
+			} else {
+				last[key] = n
+			}
+			if what == "told2" && !seen[id+"told1"+fmt.Sprintf("told1 %d %d", i, n)] {
+				t.Errorf("%s has run %q before what was sent before it", id, data)
+			}
+		}
+	}
+	for i, n := range ran {
+		if n == 0 {
+			t.Errorf("nothing of %d has run", i)
 		}
 	}
 }
