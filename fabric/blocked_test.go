@@ -206,3 +206,29 @@ func TestRelocationNotReady(t *testing.T) {
 		t.Errorf("when it serves: %+v, %v", result, err)
 	}
 }
+
+// TestRelocationWithoutStore: when the store takes no write of a record, the object stays, and its owner serves it again
+// once the store says that nothing was given away.
+func TestRelocationWithoutStore(t *testing.T) {
+	t.Parallel()
+	var p *fabrictest.Proxy
+	a, b, _, _ := stubbornMesh(t, func(s *fabrictest.Server) string { p = s.Proxy(t); return p.URL() })
+	ctx := timeout(t, 120*time.Second)
+	if _, err := b.Actors().Create(ctx, "stubborn", "x", nil, objects.AtNode("a")); err != nil {
+		t.Fatal(err)
+	}
+	lost := p.Arm(fabrictest.Trigger{Subject: "$KV.FABRIC_m_LOCATION.actor.>", Times: -1, Action: fabrictest.Drop})
+	result, err := a.Relocate(ctx, relocate.Mode{Kind: relocate.Maintenance})
+	if err != nil || result.Outcome != relocate.Blocked || result.Reason != relocate.StoreUnavailable {
+		t.Errorf("without the store: %+v, %v", result, err)
+	}
+	lost.Disarm()
+	fabrictest.Eventually(t, 60*time.Second, "the object answers", func() bool {
+		_, err := b.Actors().Request(timeout(t, 5*time.Second), "x", []byte("s:1"))
+		return err == nil
+	})
+	result, err = a.Relocate(ctx, relocate.Mode{Kind: relocate.Maintenance})
+	if err != nil || result.Outcome != relocate.Relocated {
+		t.Errorf("with the store: %+v, %v", result, err)
+	}
+}

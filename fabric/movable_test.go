@@ -2,7 +2,7 @@ package fabric_test
 
 import (
 	"context"
-	"encoding/json"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -59,11 +59,13 @@ func (j *journal) check(t *testing.T, replied map[string]int) {
 	}
 }
 
-// tally is an object that moves: its state is the number of its turns. "token" answers with the fencing token.
+// tally is an object that moves: its state is the number of its turns, and as many bytes as its creator asked for.
+// "token" answers with the fencing token.
 type tally struct {
 	j    *journal
 	name string
 	n    int
+	pad  []byte
 }
 
 func (c *tally) Handle(ctx context.Context, req *objects.Request) (objects.Reply, error) {
@@ -76,10 +78,9 @@ func (c *tally) Handle(ctx context.Context, req *objects.Request) (objects.Reply
 	return objects.Reply{Data: strconv.AppendInt(nil, int64(c.n), 10)}, nil
 }
 
-// Capture is the number of turns.
+// Capture is the number of turns before the rest.
 func (c *tally) Capture(context.Context, *objects.Self) (objects.State, error) {
-	data, err := json.Marshal(c.n)
-	return objects.State{Version: 1, Data: data}, err
+	return objects.State{Version: 1, Data: append(binary.BigEndian.AppendUint64(nil, uint64(c.n)), c.pad...)}, nil
 }
 
 // Restore takes it back.
@@ -87,13 +88,22 @@ func (c *tally) Restore(_ context.Context, _ *objects.Self, s objects.State) err
 	if s.Version != 1 {
 		return objects.ErrStateVersion
 	}
-	return json.Unmarshal(s.Data, &c.n)
+	c.n, c.pad = int(binary.BigEndian.Uint64(s.Data)), s.Data[8:]
+	return nil
 }
 
 // tallies are types that move, as an Actor, a Spot whose members move one by one, and a Spot that takes them along.
 func tallies(j *journal) []objects.Type {
-	factory := func(_ context.Context, self *objects.Self, _ []byte) (objects.Object, error) {
-		return &tally{j: j, name: objectName(self)}, nil
+	factory := func(_ context.Context, self *objects.Self, input []byte) (objects.Object, error) {
+		c := &tally{j: j, name: objectName(self)}
+		if len(input) > 0 {
+			n, err := strconv.Atoi(string(input))
+			if err != nil {
+				return nil, err
+			}
+			c.pad = make([]byte, n)
+		}
+		return c, nil
 	}
 	return []objects.Type{
 		{Name: "tally", Class: kvlocation.ClassActor, New: factory, Move: objects.MoveState},

@@ -1,6 +1,7 @@
 package fabric_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,6 +20,8 @@ import (
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
 	"natsfabric/outcome"
+	"natsfabric/session"
+	"natsfabric/session/client"
 )
 
 // nodeUser is the user of the node rid in the mesh m, as docs/api.md shows it.
@@ -100,8 +103,11 @@ func TestPermissions(t *testing.T) {
 	}
 	core, logs := observer.New(zap.WarnLevel)
 	log := zap.New(core)
-	n1 := startNode(t, fabric.Config{Mesh: "m", RID: "n1", Connect: as("n1"), Logger: log, Types: counters(), Channels: []channels.Spec{{Name: "echo", Handler: echo}}})
-	n2 := startNode(t, fabric.Config{Mesh: "m", RID: "n2", Connect: as("n2"), Logger: log})
+	j := new(journal)
+	sessions := &session.Config{Authenticate: anyone}
+	n1 := startNode(t, fabric.Config{Mesh: "m", RID: "n1", Connect: as("n1"), Logger: log, Types: append(counters(), tallies(j)...),
+		Channels: []channels.Spec{{Name: "echo", Handler: echo}}, Sessions: sessions, Supervision: fabric.Supervision{Report: true, Every: 100 * time.Millisecond}})
+	n2 := startNode(t, fabric.Config{Mesh: "m", RID: "n2", Connect: as("n2"), Logger: log, Types: tallies(j), Sessions: sessions})
 	client, err := fabric.ConnectClient(t.Context(), fabric.ClientConfig{Mesh: "m", Connect: as("client"), Logger: log})
 	if err != nil {
 		t.Fatal(err)
@@ -180,6 +186,7 @@ func TestPermissions(t *testing.T) {
 		}
 	}
 	overseeObjects(t, overseer)
+	moveUnderPermissions(t, n1, n2, s.URL(), operator)
 	if err := n1.SetWeight(t.Context(), "echo", 2); err != nil {
 		t.Error(err)
 	}
@@ -216,6 +223,12 @@ func TestPermissions(t *testing.T) {
 		{"n2", "Subscription", "fab.m.node.n1.>", ""},
 		{"n2", "Subscription", "fab.m.ch.echo", ""},
 		{"n2", "Subscription", "fab.m.ch.echo", "mine"},
+		{"n2", "Publish", "$KV.FABRIC_m_SUPERVISE.worker.n1", ""},
+		{"n2", "Publish", "fab.m.relay.mv.n2.1.n1.op", ""},
+		{"n2", "Publish", "$JS.API.CONSUMER.CREATE.FABRIC_m_RELAY.x.fab.m.relay.mv.n1.>", ""},
+		{"session", "Publish", "fab.m.node.n1.1.obj.msg.actor.alice", ""},
+		{"session", "Publish", "fab.m.call.actor.alice", ""},
+		{"session", "Subscription", "fab.m.session", ""},
 		{"client", "Publish", "$KV.FABRIC_m_NODES.lease.n1", ""},
 		{"client", "Publish", "fab.m.node.n1.1.r1.1--0", ""},
 		{"client", "Publish", "$KV.FABRIC_m_LOCATION.actor.alice", ""},
@@ -270,6 +283,54 @@ func overseeObjects(t *testing.T, c *fabric.Client) {
 	}
 	if err := c.Actors().Destroy(ctx, ref); err != nil {
 		t.Errorf("destroy by an operator: %v", err)
+	}
+}
+
+// anyone lets every client open a session.
+func anyone(context.Context, session.Hello) (session.Identity, error) {
+	return session.Identity{Subject: "somebody"}, nil
+}
+
+// moveUnderPermissions moves objects, small and large, there and back, one of them with a session's binding.
+func moveUnderPermissions(t *testing.T, n1, n2 *fabric.Node, url string, operator *nats.Conn) {
+	t.Helper()
+	ctx := timeout(t, 60*time.Second)
+	ref, err := n2.Actors().Create(ctx, "tally", "moves", []byte("300000"), objects.AtNode("n1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.Dial(ctx, client.Config{URLs: []string{url}, Mesh: "m",
+		NATS: []nats.Option{nats.UserInfo("session", "p"), nats.CustomInboxPrefix("_INBOX_session")}})
+	if err != nil {
+		t.Errorf("a session over NATS: %v", err)
+		return
+	}
+	defer c.Close()
+	b, err := c.Bind(ctx, ref.String())
+	if err != nil {
+		t.Errorf("a bind: %v", err)
+		return
+	}
+	key := kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: "moves"}
+	for i, move := range []struct {
+		from *fabric.Node
+		to   string
+	}{{n1, "n2"}, {n2, "n1"}, {n1, "n2"}} {
+		if _, err := b.Request(ctx, fmt.Appendf(nil, "s:%d", i+1)); err != nil {
+			t.Errorf("by the session: %v", err)
+		}
+		if _, err := move.from.Move(ctx, key, ref.Generation, move.to); err != nil {
+			t.Errorf("move to %s: %v", move.to, err)
+		}
+	}
+	for _, subject := range []string{"fab.m.admin.workers", "fab.m.admin.sessions"} {
+		if m, err := operator.RequestWithContext(ctx, subject, nil); err != nil || m.Header.Get("Fabric-Kind") != "" {
+			t.Errorf("the operator's %s: %v, %v", subject, m, err)
+		}
+	}
+	awaitJob(t, operator, "fab.m.admin.relocate", `"kind":"actor","id":"moves","to":"n1"`, moveReply)
+	if err := n2.Actors().Destroy(ctx, ref); err != nil {
+		t.Error(err)
 	}
 }
 
