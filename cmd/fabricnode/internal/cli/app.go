@@ -44,6 +44,10 @@ type root struct {
 	Workers   workersCmd   `cmd:"" help:"List the workers that report to the mesh, and what is thought of them."`
 	Incidents incidentsCmd `cmd:"" help:"List the incidents of workers, and one worker's step by step."`
 
+	DemoWorker demoWorkerCmd `cmd:"" hidden:"" help:"The worker of the demo of supervision."`
+
+	Fence fenceCmd `cmd:"" help:"See who leads, test fence devices, and confirm that a node is fenced."`
+
 	ShowVersion versionFlag `name:"version" env:"-" help:"Print versions."`
 }
 

@@ -15,9 +15,14 @@ type demoCmd struct {
 	Input       string `placeholder:"FILE" help:"Access log in combined format to work through; - reads standard input. Default: the one that is part of this program."`
 	Concurrency int    `default:"64" help:"Lines under way at the same time."`
 	Rate        *int   `placeholder:"N" help:"Lines a second. Default 1000, or as many as send all lines in 10 s."`
+
+	superviseDemoFlags
 }
 
 func (c *demoCmd) Run(a *app) error {
+	if c.Supervise {
+		return c.runSupervise(a)
+	}
 	lines, err := c.lines(a)
 	if err != nil {
 		if a.sig.ctx.Err() != nil {
