@@ -77,15 +77,17 @@ func (a *Awaited) Cancel() {
 	a.r.waiters.release(a.w)
 }
 
-// Forward hands a message on to a subject of another process run, whose answer goes straight to where its caller waits.
-// The error is an *outcome.Error: Unknown when it may have been sent, else NotAccepted.
-func (r *Router) Forward(subject, replyTo string, data []byte, h nats.Header) error {
+// Forward hands a message on to a subject of another process run, whose answer goes straight to where its caller waits. As
+// nobody here sees whether it comes, the peer is probed, once in a while. The error is an *outcome.Error: Unknown when the
+// message may have been sent, else NotAccepted.
+func (r *Router) Forward(rid string, lifecycle uint64, subject, replyTo string, data []byte, h nats.Header) error {
 	m := &nats.Msg{Subject: subject, Reply: replyTo, Data: data, Header: h}
 	if err := r.nc.PublishMsg(m); err != nil {
 		op := operation{target: subject, stats: &r.counters.runs}
 		op.call.Op, op.call.Data = "forward", data
 		return r.notSent(&op, h, err)
 	}
+	r.abandoned.note("", r.links.run(rid, lifecycle), true)
 	return nil
 }
 

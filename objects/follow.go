@@ -170,7 +170,7 @@ func (s *Service) follow(in *channels.Inbound, key kvlocation.ObjectKey, verb st
 	h := in.Header()
 	hops := hopsOf(h)
 	m, here := s.cfg.Directory.Members().Get(at.rid)
-	if hops >= MaxHops || !here || m.Lifecycle != at.lifecycle {
+	if hops >= MaxHops || !here || m.Lifecycle != at.lifecycle || !s.router.PeerSelectable(&m) {
 		s.stats.followRefused.Add(1)
 		return false
 	}
@@ -182,7 +182,7 @@ func (s *Service) follow(in *channels.Inbound, key kvlocation.ObjectKey, verb st
 	maps.Copy(with, h)
 	with[wire.HeaderHops] = []string{strconv.Itoa(hops + 1)}
 	token, _ := wire.EscapeID(key.ID)
-	if err := s.router.Forward(s.subject(at.rid, at.lifecycle, verb, key.Kind, token), in.ReplyTo(), in.Data(), with); err != nil {
+	if err := s.router.Forward(at.rid, at.lifecycle, s.subject(at.rid, at.lifecycle, verb, key.Kind, token), in.ReplyTo(), in.Data(), with); err != nil {
 		return false
 	}
 	s.stats.followed.Add(1)
@@ -206,5 +206,5 @@ func (s *Service) handOn(at place, key kvlocation.ObjectKey, p parcel) error {
 		h[wire.HeaderSpot] = []string{p.broadcast.String()}
 	}
 	token, _ := wire.EscapeID(key.ID)
-	return s.router.Forward(s.subject(at.rid, at.lifecycle, verb, key.Kind, token), p.reply, p.data, h)
+	return s.router.Forward(at.rid, at.lifecycle, s.subject(at.rid, at.lifecycle, verb, key.Kind, token), p.reply, p.data, h)
 }
