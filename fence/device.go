@@ -48,7 +48,7 @@ type Report struct {
 	// Output is what a program wrote, the end of it, when there was one.
 	Output []byte
 
-	lied bool // set by Cut.run: the device said fenced, and its check did not
+	lied bool // set by Cut.Run: the device said fenced, and its check did not
 }
 
 // Target is who is to be fenced.
@@ -153,10 +153,16 @@ func (c Cut) timeout() time.Duration {
 	return c.Timeout
 }
 
-// run tells the device to fence, and believes only what its check has seen.
-func (c Cut) run(ctx context.Context, t Target) Report {
+// Look asks the device's check how the target stands.
+func (c Cut) Look(ctx context.Context, t Target) Report {
+	return bound(ctx, c.timeout(), t, c.Device.Check)
+}
+
+// Run tells the device to fence, and believes only what its check sees then: a device that says fenced while its check
+// does not gets the check's answer.
+func (c Cut) Run(ctx context.Context, t Target) Report {
 	did := bound(ctx, c.timeout(), t, c.Device.Fence)
-	saw := bound(ctx, c.timeout(), t, c.Device.Check)
+	saw := c.Look(ctx, t)
 	switch {
 	case saw.Answer == Fenced:
 		return Report{Answer: Fenced, Detail: clip(saw.Detail), Output: saw.Output}
