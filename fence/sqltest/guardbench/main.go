@@ -1,0 +1,194 @@
+// Command guardbench compares guarded writes with the same unguarded ones, side by side on one database.
+//
+//	scripts/postgres with go -C fence/sqltest run ./guardbench            # PostgreSQL, and SQLite in a temporary file
+//
+// Each pair runs the unguarded and the guarded writes for the same time, in alternating order, on the same connection and
+// with the database's default durability. It prints, for each form, the median time of a write on both sides and the
+// median, least and greatest ratio of the pairs.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite"
+
+	"natsfabric/fence"
+	"natsfabric/fence/sqlguard"
+)
+
+// result is what is printed of one form, as JSON with -json.
+type result struct {
+	Database  string  `json:"database"`
+	Form      string  `json:"form"`
+	Pairs     int     `json:"pairs"`
+	Unguarded float64 `json:"unguarded_us"`
+	Guarded   float64 `json:"guarded_us"`
+	Ratio     float64 `json:"ratio"`
+	Least     float64 `json:"ratio_min"`
+	Greatest  float64 `json:"ratio_max"`
+}
+
+func main() {
+	pairs := flag.Int("pairs", 15, "pairs of runs")
+	span := flag.Duration("time", 300*time.Millisecond, "time of one side of a pair")
+	asJSON := flag.Bool("json", false, "one JSON object a line")
+	flag.Parse()
+	if err := run(*pairs, *span, *asJSON); err != nil {
+		fmt.Fprintln(os.Stderr, "guardbench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(pairs int, span time.Duration, asJSON bool) error {
+	if pairs < 1 || span <= 0 {
+		return fmt.Errorf("-pairs %d and -time %v must be above 0", pairs, span)
+	}
+	url := os.Getenv("FABRIC_POSTGRES_URL")
+	if url == "" {
+		return fmt.Errorf("FABRIC_POSTGRES_URL is not set: run scripts/postgres with go -C fence/sqltest run ./guardbench")
+	}
+	dir, err := os.MkdirTemp("", "guardbench")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for _, d := range []struct {
+		name, driver, dsn string
+		dialect           sqlguard.Dialect
+	}{
+		{"PostgreSQL", "pgx", url, sqlguard.PostgreSQL()},
+		{"SQLite", "sqlite", "file:" + filepath.Join(dir, "db") + "?_pragma=journal_mode(WAL)", sqlguard.SQLite()},
+	} {
+		db, err := sql.Open(d.driver, d.dsn)
+		if err != nil {
+			return err
+		}
+		db.SetMaxOpenConns(1)
+		results, err := compare(db, d.name, d.dialect, pairs, span)
+		if closed := db.Close(); err == nil {
+			err = closed
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
+		}
+		for _, r := range results {
+			print(r, asJSON)
+		}
+	}
+	return nil
+}
+
+func print(r result, asJSON bool) {
+	if asJSON {
+		line, _ := json.Marshal(r) // of numbers and names
+		fmt.Printf("%s\n", line)
+		return
+	}
+	fmt.Printf("%-10s  %-12s  %d pairs: unguarded %7.1f us, guarded %7.1f us, ratio %.3f (%.3f..%.3f)\n",
+		r.Database, r.Form, r.Pairs, r.Unguarded, r.Guarded, r.Ratio, r.Least, r.Greatest)
+}
+
+// compare measures both forms of guards.
+func compare(db *sql.DB, name string, d sqlguard.Dialect, pairs int, span time.Duration) ([]result, error) {
+	rows, err := sqlguard.NewRows(sqlguard.RowsConfig{Dialect: d, Table: "guardbench_row", Key: []string{"id"}})
+	if err != nil {
+		return nil, err
+	}
+	guard, err := sqlguard.New(sqlguard.Config{Dialect: d, Table: "guardbench_guard", Resource: "row"})
+	if err != nil {
+		return nil, err
+	}
+	schema, err := sqlguard.Schema("guardbench_guard")
+	if err != nil {
+		return nil, err
+	}
+	// One table for both sides, so that a row is as wide on one as on the other.
+	ctx := fence.WithToken(context.Background(), fence.Token{Source: "bench/leader/db", Epoch: 1, Generation: 33})
+	setup := append([]string{"DROP TABLE IF EXISTS guardbench_row", "DROP TABLE IF EXISTS guardbench_guard", schema,
+		"CREATE TABLE guardbench_row (id INTEGER PRIMARY KEY, status TEXT NOT NULL)"}, rows.Schema()...)
+	for _, s := range append(setup, "INSERT INTO guardbench_row (id, status) VALUES (7, 'NEW')", "INSERT INTO guardbench_row (id, status) VALUES (8, 'NEW')") {
+		if _, err := db.ExecContext(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	plain := "UPDATE guardbench_row SET status = " + d.Placeholder(1) + " WHERE id = " + d.Placeholder(2)
+	write := func(tx *sql.Tx) error { _, err := tx.ExecContext(ctx, plain, "PAID", 8); return err }
+	forms := []struct {
+		form               string
+		unguarded, guarded func() error
+	}{
+		{"rows", func() error { _, err := db.ExecContext(ctx, plain, "PAID", 8); return err },
+			func() error { return rows.Update(ctx, db, []any{7}, sqlguard.Column{Name: "status", Value: "PAID"}) }},
+		{"guard table", func() error {
+			tx, err := db.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+			if err := write(tx); err != nil {
+				return err
+			}
+			return tx.Commit()
+		}, func() error { return guard.Do(ctx, db, nil, write) }},
+	}
+	var out []result
+	for _, f := range forms {
+		r, err := measure(f.unguarded, f.guarded, pairs, span)
+		if err != nil {
+			return nil, err
+		}
+		r.Database, r.Form = name, f.form
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// measure runs the pairs, the guarded side first in every other one.
+func measure(unguarded, guarded func() error, pairs int, span time.Duration) (result, error) {
+	var us, gs, ratios []float64
+	for i := range pairs + 1 {
+		sides := []func() error{unguarded, guarded}
+		var took [2]float64
+		for j := range sides {
+			k := (i + j) % 2
+			t, err := timed(sides[k], span)
+			if err != nil {
+				return result{}, err
+			}
+			took[k] = t
+		}
+		if i == 0 {
+			continue // to warm up
+		}
+		us, gs, ratios = append(us, took[0]), append(gs, took[1]), append(ratios, took[1]/took[0])
+	}
+	return result{
+		Pairs: pairs, Unguarded: median(us), Guarded: median(gs), Ratio: median(ratios), Least: slices.Min(ratios), Greatest: slices.Max(ratios),
+	}, nil
+}
+
+// timed returns the mean time of a write, in microseconds.
+func timed(write func() error, span time.Duration) (float64, error) {
+	begin, n := time.Now(), 0
+	for time.Since(begin) < span {
+		if err := write(); err != nil {
+			return 0, err
+		}
+		n++
+	}
+	return float64(time.Since(begin).Microseconds()) / float64(n), nil
+}
+
+func median(v []float64) float64 {
+	s := slices.Sorted(slices.Values(v))
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}
