@@ -18,6 +18,9 @@ import (
 func (s *Service) facts(key kvlocation.ObjectKey) (any, error) {
 	o := s.rt.find(key.Kind, key.ID)
 	if o == nil {
+		if at, ok := s.follows.where(key); ok {
+			return ObjectFacts{State: "closed", FollowedTo: at.rid, LeaseAdmits: s.admit() == nil}, nil
+		}
 		return nil, s.notOwner(key)
 	}
 	f := ObjectFacts{LeaseAdmits: s.admit() == nil}
@@ -26,6 +29,10 @@ func (s *Service) facts(key kvlocation.ObjectKey) (any, error) {
 	switch o.state {
 	case objectCreating:
 		f.State = "creating"
+	case objectArriving:
+		f.State = "arriving"
+	case objectSealed:
+		f.State = "sealed"
 	case objectOpen:
 		f.State, f.MustAdopt = "ready", o.lease.Load() != s.leaseGeneration()
 	case objectClosing:
@@ -169,6 +176,9 @@ func (s *Service) explainExisting(ctx context.Context, x *Explanation, token str
 		return
 	case l.Phase == kvlocation.PhaseCreating:
 		x.succeed("FO-4.3", "it is being created at "+who+": a call waits there until it is Ready")
+	case l.Move != nil && l.Move.Accepted:
+		s.explainAccepted(ctx, x, who, l)
+		return
 	case !l.Alive:
 		what := "it"
 		if l.ByReference {
@@ -176,6 +186,8 @@ func (s *Service) explainExisting(ctx context.Context, x *Explanation, token str
 		}
 		x.fail(outcome.Unavailable, "FO-4.2c", "its owner, "+who+", holds no lease: its authority stays until "+what+" is released, and nothing restores it elsewhere")
 		return
+	case l.Move != nil:
+		x.succeed("FO-4.4f", "it is at "+who+", and is to move to node "+l.Move.RID+": a call is served here, or waits here for the move's end")
 	default:
 		x.succeed("FO-4.1", "it is Ready at "+who)
 	}
@@ -188,10 +200,28 @@ func (s *Service) explainExisting(ctx context.Context, x *Explanation, token str
 	switch {
 	case !f.LeaseAdmits:
 		x.fail(outcome.Unavailable, "FO-7c", who+" holds its lease key, but admits nothing new at the moment")
+	case f.FollowedTo != "":
+		x.succeed("FO-4.2b", "it has just moved to node "+f.FollowedTo+", and what reaches its old owner, "+who+", is sent on there")
 	case f.State == "closing":
 		x.fail(outcome.Unavailable, "FO-4.4e", "it is being closed")
 	case f.RunningMillis >= BlockedAfter.Milliseconds():
 		x.Why += fmt.Sprintf("; its present turn has been running for %d ms, and %d messages wait behind it: a call is accepted, and may end by its deadline", f.RunningMillis, f.Mail)
+	}
+}
+
+// explainAccepted explains an object that its owner has given up for a move that is not committed yet.
+func (s *Service) explainAccepted(ctx context.Context, x *Explanation, who string, l Location) {
+	to := fmt.Sprintf("node %s (lifecycle %d)", l.Move.RID, l.Move.Lifecycle)
+	st, err := s.store.LeaseOf(ctx, l.Move.RID)
+	switch {
+	case err != nil:
+		x.fail(outcome.KindOf(err), "FO-7a", "it moves to "+to+", whose lease cannot be read: "+err.Error())
+	case !st.Live || st.Lifecycle != l.Move.Lifecycle:
+		x.fail(outcome.Unavailable, "FO-5e", "it was given up by "+who+" for "+to+", which holds no lease: its authority stays until it is released, and nothing restores it elsewhere")
+	case !l.Alive:
+		x.fail(outcome.Unavailable, "FO-5b", "it was given up by "+who+", which holds no lease any more, for "+to+", which goes on with it within a second or so")
+	default:
+		x.succeed("FO-5b", "it was given up by "+who+" for "+to+": a call waits at its old owner, and goes on there")
 	}
 }
 

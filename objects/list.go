@@ -28,6 +28,13 @@ func locationOf(e kvlocation.Located) Location {
 	if l.Kind == kvlocation.KindActor {
 		l.Spot = spotIn(r.With)
 	}
+	at := e.Entry
+	if e.Spot != nil {
+		at = *e.Spot
+	}
+	if m, ok := at.Move(); ok && l.Phase == kvlocation.PhaseMoving {
+		l.Move = &Moving{Op: m.Op, RID: m.Target.RID, Lifecycle: m.Target.Lifecycle, Accepted: m.Accepted}
+	}
 	return l
 }
 

@@ -12,7 +12,7 @@ type Location struct {
 	ID    string                `json:"id"`
 	Class Class                 `json:"class"`
 	Type  string                `json:"type"`
-	// Phase is that of the record: creating or ready.
+	// Phase is that of the record: creating, ready or moving.
 	Phase kvlocation.Phase `json:"phase"`
 	// RID, Lifecycle and Lease name the owner's process run and the lease under which it holds the object.
 	RID       string `json:"rid"`
@@ -33,10 +33,23 @@ type Location struct {
 	// ByReference is true for a member of a SpotWide Spot: its record names the Spot, and owner, lease and owner
 	// generation are those of the Spot's record.
 	ByReference bool `json:"by_reference,omitempty"`
+	// Move says where the object goes, while its phase is moving; RID and the rest are those of the node it leaves.
+	Move *Moving `json:"move,omitempty"`
 	// Activation is true while creation input or a first message stands in the record.
 	Activation bool      `json:"activation,omitempty"`
 	Created    time.Time `json:"created,omitzero"`
 	Updated    time.Time `json:"updated,omitzero"`
+}
+
+// Moving is a move under way, as the object's record tells it.
+type Moving struct {
+	// Op is the move's operation ID.
+	Op string `json:"op"`
+	// RID and Lifecycle name the process run to which the object goes.
+	RID       string `json:"rid"`
+	Lifecycle uint64 `json:"lifecycle"`
+	// Accepted is true once the object goes there or nowhere; before, it is its owner's, and the move may be aborted.
+	Accepted bool `json:"accepted,omitempty"`
 }
 
 // Key is the object's key.
@@ -102,7 +115,8 @@ type Explanation struct {
 
 // ObjectFacts is what an object's owner knows of it in memory.
 type ObjectFacts struct {
-	// State is creating, ready, closing, or closed when it has just ended.
+	// State is creating, arriving (from another node), ready, sealed (for a move or its Spot's close: what arrives is
+	// held), closing, or closed when it has just ended.
 	State string `json:"state"`
 	// Mail and MailBytes are what waits in the mailbox.
 	Mail      int `json:"mail"`
@@ -115,6 +129,8 @@ type ObjectFacts struct {
 	Members int `json:"members,omitempty"`
 	// MustAdopt is true after a lapse of the lease, until the object's next turn has adopted it.
 	MustAdopt bool `json:"must_adopt,omitempty"`
+	// FollowedTo is the RID of the node to which it has moved, while what reaches this node is sent on there.
+	FollowedTo string `json:"followed_to,omitempty"`
 	// LeaseAdmits is true while the owner's lease admits new work.
 	LeaseAdmits bool `json:"lease_admits"`
 }
