@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -270,6 +268,7 @@ func (b *bed) ctx() context.Context {
 type book struct {
 	mu    sync.Mutex
 	lines map[string][]string // by Actor
+	mute  atomic.Bool
 	// onTurn, if set, answers a message instead.
 	onTurn atomic.Pointer[func(ctx context.Context, req *objects.Request) (objects.Reply, error)]
 }
@@ -277,6 +276,9 @@ type book struct {
 func newBook() *book { return &book{lines: map[string][]string{}} }
 
 func (l *book) write(id, format string, args ...any) {
+	if l.mute.Load() {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lines[id] = append(l.lines[id], fmt.Sprintf(format, args...))
@@ -392,19 +394,24 @@ func (g got) String() string { return fmt.Sprintf("%+v %q", g.Header, g.data) }
 // dial opens a session over a WebSocket and returns it with its welcome read.
 func (n *node) dial(credentials string) *link {
 	n.b.t.Helper()
-	l := n.dialRaw(nil)
+	l := n.dialRaw()
 	l.write(frame.Header{Type: frame.Hello, V: frame.Version, Client: "test"}, credentials)
 	l.hello = l.want(frame.Welcome)
 	return l
 }
 
 // dialRaw connects a WebSocket and says nothing.
-func (n *node) dialRaw(dialer func(ctx context.Context, network, addr string) (net.Conn, error)) *link {
+func (n *node) dialRaw() *link {
+	n.b.t.Helper()
+	return n.dialTo(n.ws())
+}
+
+// dialTo connects a WebSocket to an address.
+func (n *node) dialTo(url string) *link {
 	t := n.b.t
 	t.Helper()
-	hc := &http.Client{Transport: &http.Transport{DialContext: dialer}}
 	ctx, cancel := context.WithCancel(context.Background())
-	conn, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(n.web.URL, "http"), &websocket.DialOptions{HTTPClient: hc})
+	conn, _, err := websocket.Dial(ctx, url, nil)
 	if err != nil {
 		cancel()
 		t.Fatal(err)
@@ -423,7 +430,7 @@ func (n *node) dialRaw(dialer func(ctx context.Context, network, addr string) (n
 			l.took(data)
 		}
 	}()
-	t.Cleanup(func() { cancel(); l.cut(); <-l.closed; hc.CloseIdleConnections() })
+	t.Cleanup(func() { cancel(); l.cut(); <-l.closed })
 	return l
 }
 
