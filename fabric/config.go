@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"natsfabric/channels"
+	"natsfabric/fence"
 	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
@@ -70,6 +71,9 @@ type Config struct {
 	// in Mesh, RID, Lifecycle, Conn, Router, Objects and LeaseOf. A mesh whose Actors are bound to sessions has it at every
 	// node, for the node on which an Actor lives has a part in its bindings.
 	Sessions *session.Config
+	// SelfFence lets the node stop its process when its lease is lost and what runs then, turns and handlers, does not end
+	// in time (FE-13). Nil means that it does not: such a turn's results are withheld, and guards refuse its writes.
+	SelfFence *fence.SelfFence
 	// Supervision says how monitors know the node.
 	Supervision Supervision
 
@@ -171,7 +175,7 @@ func (cfg Config) Validate() error {
 	if cfg.Weight < 1 || cfg.Weight > channels.MaxWeight {
 		errs = append(errs, fmt.Errorf("Weight %d is not allowed: it must be 1 to %d", cfg.Weight, channels.MaxWeight))
 	}
-	errs = append(errs, cfg.checkObjects(), cfg.checkRelocation(), cfg.checkSessions(), cfg.checkSupervision())
+	errs = append(errs, cfg.checkObjects(), cfg.checkRelocation(), cfg.checkSessions(), cfg.checkSupervision(), cfg.checkSelfFence())
 	seen := map[string]bool{}
 	for i, spec := range cfg.Channels {
 		if err := spec.Validate(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"natsfabric/fence"
 	"natsfabric/internal/wire"
 	"natsfabric/objects"
 	"natsfabric/relocate"
@@ -108,4 +109,12 @@ func (cfg Config) checkSupervision() error {
 	return errors.Join(append(errs,
 		checkRange("Supervision.Every", s.Every, 50*time.Millisecond, time.Hour),
 		checkRange("Supervision.MarkerTime", s.MarkerTime, time.Second, supervise.MaxMarker))...)
+}
+
+// checkSelfFence checks when the node is to stop itself.
+func (cfg Config) checkSelfFence() error {
+	if cfg.SelfFence != nil && (cfg.SelfFence.After < 0 || cfg.SelfFence.After > time.Hour) {
+		return fmt.Errorf("SelfFence.After %v is not allowed: it must be 1ns to 1h0m0s, or 0 for %v", cfg.SelfFence.After, fence.DefaultSelfFence)
+	}
+	return nil
 }

@@ -16,6 +16,7 @@ type hostEvent struct {
 	reason string
 	err    error
 	verify bool
+	ping   bool            // nothing is to be done but to answer
 	conn   context.Context // the connection's, of evVerified
 	done   chan struct{}   // closed when the event has been handled, if not nil
 }
@@ -67,6 +68,7 @@ func (n *Node) host(ctx context.Context) {
 			n.beat()
 		case ev := <-n.events:
 			switch {
+			case ev.ping:
 			case ev.verify:
 				verify()
 			case ev.e == evFatal:
@@ -94,6 +96,9 @@ func (n *Node) host(ctx context.Context) {
 				verify() // until it is there again, or the store is another one
 			case ev.Kind == kvlocation.LeaseRegained:
 				tenure.end()
+				if n.fencer != nil {
+					n.fencer.Regained()
+				}
 				n.objects.Regained()
 				tenure = n.beginTenure()
 				verify()
@@ -158,6 +163,9 @@ func (n *Node) beginTenure() tenure {
 		defer close(t.ended)
 		n.objects.Lapsed()
 		n.router.CancelHandlers(kvlocation.ErrOwnershipLost)
+		if n.fencer != nil {
+			n.fencer.Lost("by the node's own clock", n.running)
+		}
 	})
 	return t
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"natsfabric/channels"
+	"natsfabric/fence"
 	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
@@ -41,6 +42,7 @@ type Node struct {
 
 	relocating relocation
 	worker     worker
+	fencer     *fence.SelfFencer // nil without Config.SelfFence
 
 	servers    servers
 	started    time.Time
@@ -145,6 +147,11 @@ func (n *Node) open(ctx context.Context) (err error) {
 	}
 	if n.admin, err = openAdmin(ctx, n); err != nil {
 		return err
+	}
+	if n.cfg.SelfFence != nil {
+		if n.fencer, err = fence.NewSelfFencer(*n.cfg.SelfFence); err != nil {
+			return misconfigured("node of mesh", n.cfg.Mesh, err)
+		}
 	}
 	if err := n.openWorker(ctx); err != nil {
 		return err

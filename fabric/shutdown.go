@@ -75,6 +75,9 @@ func (n *Node) release(ctx context.Context) error {
 		<-n.stopped
 		n.keeping.Wait()
 	}
+	if n.fencer != nil {
+		n.fencer.Close()
+	}
 	if n.worker.agent != nil {
 		actx, cancel := boundedBy(ctx, tidyTime)
 		errs = append(errs, n.worker.agent.Close(actx))

@@ -1,8 +1,11 @@
 package fabric
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"natsfabric/kvlocation"
 )
@@ -73,5 +76,15 @@ func TestStateObserver(t *testing.T) {
 	}
 	if _, open := <-c.watch(t.Context()); open {
 		t.Fatal("an observer that comes after the end got a change")
+	}
+}
+
+// TestHangingHostIsUnhealthy: nobody handles events.
+func TestHangingHostIsUnhealthy(t *testing.T) {
+	n := &Node{state: newStateCell(), events: make(chan hostEvent), stopped: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := n.Healthy(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a node whose host goroutine hangs: %v", err)
 	}
 }
