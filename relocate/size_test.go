@@ -109,7 +109,6 @@ func TestMovesLeaveNothing(t *testing.T) {
 
 // On three servers the same holds, with the leader of the records' stream gone in the middle of a move.
 func TestThreeServers(t *testing.T) {
-	t.Parallel()
 	b := newBed(t, 3)
 	n1, n2, n3 := b.node("n1"), b.node("n2"), b.node("n3")
 	id := n1.make().ID
