@@ -151,7 +151,7 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	cfg.Relocation = cfg.Relocation.withDefaults()
+	cfg.Relocation = cfg.Relocation.withDefaults(cfg.RouteTTL)
 	cfg.Supervision = cfg.Supervision.withDefaults(cfg.RID)
 	return cfg
 }

@@ -20,15 +20,15 @@ type Relocation struct {
 	// UnitTimeout is the deadline of one object's move, from the choice of the target until it serves there. Default 30 s;
 	// 2 s to 5 min, and enough for what a move does: see Config.Validate.
 	UnitTimeout time.Duration
-	// FollowTime is for how long this node passes messages on to objects that have moved away. Default 30 s; RouteTTL, after
-	// which no caller uses the old route, to 1 h.
+	// FollowTime is for how long this node passes messages on to objects that have moved away. Default 30 s, or RouteTTL if
+	// that is longer; RouteTTL, after which no caller uses the old route, to 1 h.
 	FollowTime time.Duration
 	// NoFollow turns that off: a message by an old route is refused, NotAccepted, and the caller's next one finds the object.
 	NoFollow bool
 }
 
 // withDefaults returns r with every unset field filled in.
-func (r Relocation) withDefaults() Relocation {
+func (r Relocation) withDefaults(routeTTL time.Duration) Relocation {
 	if r.Concurrency == 0 {
 		r.Concurrency = relocate.DefaultConcurrency
 	}
@@ -36,7 +36,7 @@ func (r Relocation) withDefaults() Relocation {
 		r.UnitTimeout = relocate.DefaultUnitTimeout
 	}
 	if r.FollowTime == 0 && !r.NoFollow {
-		r.FollowTime = relocate.DefaultFollowTime
+		r.FollowTime = max(relocate.DefaultFollowTime, min(routeTTL, relocate.MaxFollowTime))
 	}
 	return r
 }

@@ -9,8 +9,10 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"natsfabric/channels"
+	"natsfabric/fence"
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
+	"natsfabric/session"
 )
 
 // TestConfigErrors: each wrong value is named with its field and what would be right, all of them at once, before
@@ -19,6 +21,7 @@ func TestConfigErrors(t *testing.T) {
 	echo := func(_ context.Context, r *channels.Request) (channels.Reply, error) {
 		return channels.Reply{Data: r.Data()}, nil
 	}
+	anyone := func(context.Context, session.Hello) (session.Identity, error) { return session.Identity{}, nil }
 	none := func(context.Context, *objects.Self, []byte) (objects.Object, error) { return nil, nil }
 	actor := objects.Type{Name: "a", Class: kvlocation.ClassActor, New: none}
 	spot := objects.Type{Name: "a", Class: kvlocation.ClassUserSpot, New: none} // one name, two classes: allowed
@@ -55,6 +58,18 @@ func TestConfigErrors(t *testing.T) {
 		"idle actor":       {Config{Mesh: "m", Types: []objects.Type{{Name: "a", Class: kvlocation.ClassActor, New: none, IdleAfter: time.Minute}}}, []string{"Types[0]", "IdleAfter 1m0s", "only instance spots"}},
 		"type twice":       {Config{Mesh: "m", Types: []objects.Type{actor, spot, actor}}, []string{"Types[2]", `actor "a" is given twice`, "Types[0]"}},
 		"two entry spots":  {Config{Mesh: "m", Types: []objects.Type{entry("a"), entry("b")}}, []string{"Types[1]", `entry_spot "b"`, "one Entry Spot", "Types[0]"}},
+		"moves at a time":  {Config{Mesh: "m", Relocation: Relocation{Concurrency: 2000}}, []string{"Relocation.Concurrency 2000", "1 to 1024"}},
+		"unit deadline":    {Config{Mesh: "m", Relocation: Relocation{UnitTimeout: time.Hour}}, []string{"Relocation.UnitTimeout 1h0m0s", "2s to 5m0s"}},
+		"unit and store":   {Config{Mesh: "m", Relocation: Relocation{UnitTimeout: 4 * time.Second}}, []string{"Relocation.UnitTimeout 4s clashes with the store attempt timeout 2s", "fallback of 1s", "5s"}},
+		"follow too long":  {Config{Mesh: "m", Relocation: Relocation{FollowTime: 2 * time.Hour}}, []string{"Relocation.FollowTime 2h0m0s", "1h0m0s"}},
+		"follow and route": {Config{Mesh: "m", Relocation: Relocation{FollowTime: 10 * time.Second}}, []string{"Relocation.FollowTime 10s clashes with RouteTTL 15s", "NoFollow"}},
+		"follow and not":   {Config{Mesh: "m", Relocation: Relocation{FollowTime: time.Minute, NoFollow: true}}, []string{"Relocation.FollowTime 1m0s clashes with Relocation.NoFollow"}},
+		"sessions":         {Config{Mesh: "m", Sessions: &session.Config{}}, []string{"Sessions.Authenticate is required"}},
+		"sessions' ranges": {Config{Mesh: "m", Sessions: &session.Config{Authenticate: anyone, Heartbeat: time.Hour}}, []string{"Sessions.Heartbeat 1h0m0s", "20ms to 10m0s"}},
+		"worker":           {Config{Mesh: "m", Supervision: Supervision{Worker: strings.Repeat("x", 256)}}, []string{"Supervision.Worker", "1 to 255 bytes"}},
+		"beats":            {Config{Mesh: "m", Supervision: Supervision{Every: time.Millisecond}}, []string{"Supervision.Every 1ms", "50ms to 1h0m0s"}},
+		"marker":           {Config{Mesh: "m", Supervision: Supervision{MarkerTime: 30 * 24 * time.Hour}}, []string{"Supervision.MarkerTime 720h0m0s", "1s to 168h0m0s"}},
+		"self-fencing":     {Config{Mesh: "m", SelfFence: &fence.SelfFence{After: -time.Second}}, []string{"SelfFence.After -1s", "1h0m0s"}},
 		"several at once":  {Config{Mesh: "*", RID: ">", StoreFailureGrace: 1}, []string{`Mesh "*"`, `RID ">"`, "StoreFailureGrace 1ns"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +84,8 @@ func TestConfigErrors(t *testing.T) {
 			}
 		})
 	}
-	for _, cfg := range []Config{{Mesh: "m"}, {Mesh: "m", Types: []objects.Type{actor, spot, entry("a")}}} {
+	for _, cfg := range []Config{{Mesh: "m"}, {Mesh: "m", RouteTTL: time.Hour}, {Mesh: "m", Relocation: Relocation{NoFollow: true}},
+		{Mesh: "m", Sessions: &session.Config{Authenticate: anyone}}, {Mesh: "m", SelfFence: &fence.SelfFence{}}, {Mesh: "m", Types: []objects.Type{actor, spot, entry("a")}}} {
 		if err := cfg.Validate(); err != nil {
 			t.Errorf("what is right is refused: %v", err)
 		}
