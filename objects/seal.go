@@ -157,13 +157,13 @@ func (u *unitSeal) await(ctx context.Context, rested <-chan struct{}, sealed []*
 	select {
 	case <-rested:
 	case <-ctx.Done():
-		at := u.lead
-		for _, o := range sealed {
+		why := "its turn has not ended"
+		for _, o := range sealed[1:] {
 			if _, running := o.running(); running {
-				at = o
+				why = "the turn of its member, " + o.target() + ", has not ended"
 			}
 		}
-		return outcome.FromContext(ctx, "move", outcome.NotAccepted, u.lead.target(), "the turn of "+at.target()+" has not ended")
+		return outcome.FromContext(ctx, "move", outcome.NotAccepted, u.lead.target(), why)
 	}
 	if u.lead.isClosed() {
 		return whyClosed.refusal("move", u.lead.target(), false)
