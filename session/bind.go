@@ -79,7 +79,7 @@ func (c *session) tie(ctx context.Context, refText string) (*tie, error) {
 	}
 	ref.Generation = place.Generation
 	if c.s.cfg.Authorize != nil {
-		err := c.s.safely("the authorizer", func() error { return c.s.cfg.Authorize(ctx, c.who, ref) })
+		_, err := decide(ctx, c.s, "the authorizer", func() {}, func() (struct{}, error) { return struct{}{}, c.s.cfg.Authorize(ctx, c.who, ref) })
 		if err != nil {
 			return nil, c.s.denied(ctx, "bind", err)
 		}

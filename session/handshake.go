@@ -63,37 +63,43 @@ func (s *Service) greet(ctx context.Context, data []byte, hello Hello) (Identity
 		return Identity{}, bad
 	}
 	hello.Client, hello.Credentials = h.Client, credentials
+	who, err := decide(ctx, s, "the authenticator", s.unreserve, func() (Identity, error) { return s.cfg.Authenticate(ctx, hello) })
+	switch {
+	case err != nil:
+		return Identity{}, s.denied(ctx, "open session", err)
+	case len(who.Subject) > maxSubject || len(who.Data) > maxIdentityData:
+		s.log.Error("the authenticator's Identity is too large: Subject is at most 255 bytes, Data 4 KiB",
+			zap.Int("subject", len(who.Subject)), zap.Int("data", len(who.Data)))
+		return Identity{}, refusal(outcome.InternalFailure, "the node's authenticator failed")
+	}
+	return who, nil
+}
+
+// decide asks the application, for as long as ctx allows, and calls done when the application has decided. One that does
+// not return in time is left behind; Close waits for it as long as it may.
+func decide[T any](ctx context.Context, s *Service, what string, done func(), f func() (T, error)) (T, error) {
 	type result struct {
-		who Identity
+		v   T
 		err error
 	}
-	done := make(chan result, 1)
-	started := s.spawn(func() {
-		defer s.unreserve()
+	out := make(chan result, 1)
+	s.asked.add()
+	go func() {
+		defer s.asked.done()
+		defer done()
 		var r result
-		r.err = s.safely("the authenticator", func() (err error) {
-			r.who, err = s.cfg.Authenticate(ctx, hello)
+		r.err = s.safely(what, func() (err error) {
+			r.v, err = f()
 			return err
 		})
-		done <- r
-	})
-	if !started {
-		s.unreserve()
-		return Identity{}, errDraining
-	}
+		out <- r
+	}()
 	select {
-	case r := <-done:
-		if r.err != nil {
-			return Identity{}, s.denied(ctx, "open session", r.err)
-		}
-		if len(r.who.Subject) > maxSubject || len(r.who.Data) > maxIdentityData {
-			s.log.Error("the authenticator's Identity is too large: Subject is at most 255 bytes, Data 4 KiB",
-				zap.Int("subject", len(r.who.Subject)), zap.Int("data", len(r.who.Data)))
-			return Identity{}, refusal(outcome.InternalFailure, "the node's authenticator failed")
-		}
-		return r.who, nil
+	case r := <-out:
+		return r.v, r.err
 	case <-ctx.Done():
-		return Identity{}, refusal(outcome.DeadlineExceeded, "the authenticator did not decide in time")
+		var none T
+		return none, outcome.New("", outcome.DeadlineExceeded, outcome.NotAccepted, "", what+" did not decide in time")
 	}
 }
 

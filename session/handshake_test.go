@@ -19,7 +19,6 @@ func TestHandshake(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	hold := make(chan struct{})
-	t.Cleanup(func() { close(hold) })
 	n := b.node("n1", func(s *settings) {
 		s.MaxSessions, s.MaxMessage, s.HandshakeTimeout = 2, 1000, 500*time.Millisecond
 		s.Authenticate = func(ctx context.Context, h Hello) (Identity, error) {
@@ -36,6 +35,7 @@ func TestHandshake(t *testing.T) {
 			return letIn(ctx, h)
 		}
 	})
+	t.Cleanup(func() { close(hold) })
 	for _, c := range []struct {
 		name  string
 		first string

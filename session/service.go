@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -55,6 +56,7 @@ type Service struct {
 	bound   boundIndex
 	tellers tellers
 	owed    tally // notices to other nodes that have not been heard yet
+	asked   tally // questions to the application that it has not answered yet
 
 	ctx       context.Context // of the goroutines of this Service; ends with Close
 	cancel    context.CancelFunc
@@ -194,6 +196,9 @@ func (s *Service) close(ctx context.Context) error {
 	s.router.Mute(serviceName)
 	s.cancel()
 	s.wg.Wait()
+	if s.asked.wait(ctx); s.asked.count() > 0 {
+		err = errors.Join(err, fmt.Errorf("session: %d callbacks of the application have not returned", s.asked.count()))
+	}
 	return err
 }
 
@@ -217,6 +222,12 @@ func (t *tally) done() {
 		close(t.zero)
 		t.zero = nil
 	}
+}
+
+func (t *tally) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n
 }
 
 // wait returns once nothing is under way, or ctx has ended.
