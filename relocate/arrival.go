@@ -46,7 +46,6 @@ type arrival struct {
 	failed  error
 
 	// The rest belongs to the unit's goroutine, and to what it has begun.
-	head    manifest
 	loading context.CancelFunc
 	reads   int
 	entry   kvlocation.Entry // as committed
@@ -146,6 +145,9 @@ func (s *Service) arrive(a *arrival) {
 	if a.runner.unit.state != dstDone && (!reached || a.runner.unit.state == dstDropped) {
 		a.tell(refusal(a.cause()))
 	}
+	if a.verdict != nil && a.verdict.Reason != "" {
+		s.verdicts.keep(a.op, *a.verdict)
+	}
 	if !reached && a.runner.unit.state < dstReady { // later only the record may say so
 		a.arr.Abort(errClosing)
 	}
@@ -164,7 +166,7 @@ func (a *arrival) enter(from, to state) {
 			a.after(Fallback, evFallback)
 		}
 	case dstOpen:
-		a.after(a.s.cfg.UnitTimeout, evGiveUp)
+		a.after(a.s.cfg.UnitTimeout, evSilent)
 	case dstDropped:
 		if a.loading != nil {
 			a.loading()
@@ -265,7 +267,7 @@ func (a *arrival) load(ctx context.Context) error {
 	if err := head.verifyCounts(cargo); err != nil {
 		return err
 	}
-	a.head = head
+	a.cargo.Store(&kvlocation.RelayPart{}) // its bytes are not needed any more
 	return a.arr.Load(ctx, cargo)
 }
 

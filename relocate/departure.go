@@ -156,8 +156,7 @@ func (d *departure) enter(from, to state) {
 	d.mu.Unlock()
 	switch to {
 	case srcPassed:
-		// What was given up before counts no more: T has its own time to commit in.
-		d.after(d.s.cfg.UnitTimeout, evGiveUp)
+		d.after(d.s.cfg.UnitTimeout, evSilent)
 		d.after(firstLook, evTick)
 	case srcAborting:
 		if from == srcSealing {
@@ -438,6 +437,10 @@ func (d *departure) result(end state, cause error) error {
 
 // committed takes T's notice. It is answered when this side has come to its end: then T may clear the record.
 func (d *departure) committed(n notice, in *channels.Inbound) {
+	if !from(in, d.rec.target) {
+		in.Refuse(outcome.InvalidOperation, "the notice is for the target to give", nil)
+		return
+	}
 	d.mu.Lock()
 	d.ogen, d.fallback = n.OwnerGeneration, n.Fallback
 	over := d.over

@@ -91,11 +91,13 @@ func (m *machine) messages(w world, visit func(world, bool)) {
 func (m *machine) clocks(w world, visit func(world, bool)) {
 	if u := w.s.unit; w.s.alive && !u.state.terminal() {
 		m.source(w, event{kind: evGiveUp}, visit)
+		m.source(w, event{kind: evSilent}, visit)
 		m.source(w, event{kind: evTick}, visit)
 		m.reads(w, u, m.source, visit)
 	}
 	if u := w.t.unit; w.t.alive && u.state != 0 && !u.state.terminal() {
 		m.target(w, event{kind: evGiveUp}, visit)
+		m.target(w, event{kind: evSilent}, visit)
 		m.target(w, event{kind: evTick}, visit)
 		if u.state == dstReady && !u.late {
 			m.target(w, event{kind: evFallback}, visit)

@@ -43,7 +43,7 @@ func TestModelFindsBugs(t *testing.T) {
 		})}, "S keeps the object"},
 		{mutant{name: "S unseals at its deadline while accepted is of unknown result", step: on(srcAccepting, evGiveUp, goes(srcKept, doKeep))}, ""},
 		{mutant{name: "S unseals on T's word, without an abort", step: on(srcHanding, evFailed, goes(srcKept, doKeep))}, "S keeps the object"},
-		{mutant{name: "S unseals behind the boundary", step: on(srcPassed, evGiveUp, goes(srcKept, doKeep))}, "FO-5b"},
+		{mutant{name: "S unseals behind the boundary", step: on(srcPassed, evSilent, goes(srcKept, doKeep))}, "FO-5b"},
 		{mutant{name: "S takes an aborted move for accepted", step: on(srcAccepting, evWrote, func(u unit, e event) (unit, []action, bool) {
 			return u.to(srcPassed), do(doFree, doCutover), e.fate == refused && e.view == viewSource
 		})}, ""},
@@ -54,7 +54,7 @@ func TestModelFindsBugs(t *testing.T) {
 		{mutant{name: "S never asks again for a lost answer", step: on(srcAccepting, evWrote, func(u unit, e event) (unit, []action, bool) {
 			return u, nil, e.fate == unknown
 		})}, "stuck"},
-		{mutant{name: "S waits for ever behind the boundary", step: on(srcPassed, evGiveUp, func(u unit, _ event) (unit, []action, bool) {
+		{mutant{name: "S waits for ever behind the boundary", step: on(srcPassed, evSilent, func(u unit, _ event) (unit, []action, bool) {
 			return u, nil, true
 		})}, ""},
 		{mutant{name: "S guesses h when it cannot read it", step: on(srcParting, evReadFailed, func(u unit, _ event) (unit, []action, bool) {

@@ -38,7 +38,7 @@ func newRunner(s *Service, op, name string, u unit) *runner {
 func (r *runner) post(e event) {
 	r.mu.Lock()
 	switch e.kind {
-	case evTick, evGiveUp, evCancel, evCut, evFailed, evReady, evCommitted, evAcked:
+	case evTick, evGiveUp, evSilent, evCancel, evCut, evFailed, evReady, evCommitted, evAcked:
 		for _, waiting := range r.queue {
 			if waiting.kind == e.kind {
 				r.mu.Unlock()

@@ -28,6 +28,7 @@ type Service struct {
 	inbox      *kvlocation.RelayInbox
 	departures units[*departure]
 	arrivals   units[*arrival]
+	verdicts   verdicts
 	slots      chan struct{} // one for each unit that leaves
 	fetching   budget
 	stats      stats
@@ -78,12 +79,8 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-const (
-	// listenTimeout bounds the subscribing.
-	listenTimeout = 10 * time.Second
-	// linger is how long a target remembers a move that ended, so that its source hears why.
-	linger = 15 * time.Second
-)
+// listenTimeout bounds the subscribing.
+const listenTimeout = 10 * time.Second
 
 // owner is this process run under its present lease generation.
 func (s *Service) owner() kvlocation.Owner {
@@ -257,13 +254,13 @@ func (s *Service) handle(in *channels.Inbound) {
 	verb, op, _ := strings.Cut(in.Tail(), ".")
 	switch verb {
 	case verbReserve:
-		reply(in, s.takeReservation(op, in.Data()))
+		reply(in, s.takeReservation(op, in))
 	case verbReady:
 		if a, ok := s.arrivals.get(op); ok {
 			a.await(in)
 			return
 		}
-		reply(in, answer{V: version, Reason: RelocationFailed, Detail: "node " + s.cfg.RID + " does not know the move (any more)"})
+		reply(in, s.verdicts.of(op))
 	case verbCancel:
 		if a, ok := s.arrivals.get(op); ok {
 			a.post(event{kind: evCancel})
@@ -285,6 +282,12 @@ func (s *Service) handle(in *channels.Inbound) {
 	}
 }
 
+// from reports whether a message comes from a process run, as its reply subject says.
+func from(in *channels.Inbound, who kvlocation.Owner) bool {
+	sender, ok := in.Sender()
+	return ok && sender.RID == who.RID && sender.Lifecycle == who.Lifecycle
+}
+
 func reply(in *channels.Inbound, a answer) {
 	data, err := json.Marshal(a)
 	if err != nil {
@@ -295,12 +298,12 @@ func reply(in *channels.Inbound, a answer) {
 }
 
 // takeReservation keeps a place for a unit, or says why not.
-func (s *Service) takeReservation(op string, data []byte) answer {
+func (s *Service) takeReservation(op string, in *channels.Inbound) answer {
 	no := func(r Reason, format string, args ...any) answer {
 		return answer{V: version, Reason: r, Detail: short(fmt.Sprintf(format, args...))}
 	}
 	var r reservation
-	switch err := json.Unmarshal(data, &r); {
+	switch err := json.Unmarshal(in.Data(), &r); {
 	case err != nil:
 		return no(RelocationFailed, "the reservation cannot be read: %v", err)
 	case r.V != version:
@@ -309,7 +312,7 @@ func (s *Service) takeReservation(op string, data []byte) answer {
 		return no(TargetUnavailable, "the application version is %q, not %q", s.cfg.AppVersion, r.Version)
 	case !r.Named && r.Wave != "" && r.Wave == s.cfg.Wave:
 		return no(TargetUnavailable, "the maintenance wave is %q too", s.cfg.Wave)
-	case r.Source.RID == s.cfg.RID || r.Source.Lifecycle == 0:
+	case r.Source.RID == s.cfg.RID || !from(in, r.Source):
 		return no(RelocationFailed, "the source is %s", r.Source)
 	}
 	if a, ok := s.arrivals.get(op); ok { // the question came twice
@@ -340,9 +343,8 @@ func (s *Service) takeReservation(op string, data []byte) answer {
 		defer s.wg.Done()
 		s.changed()
 		s.arrive(a)
-		s.arrivals.over()
+		s.arrivals.remove(op)
 		s.changed()
-		time.AfterFunc(linger, func() { s.arrivals.forget(op) })
 	}()
 	return answer{V: version, Lease: a.rec.target.Lease}
 }

@@ -27,7 +27,7 @@ const (
 	// srcPassed: *accepted* is written, the irreversible boundary (FO-5b): the instance is freed, the hold goes over, and S
 	// waits for the commit's h. Next: srcDone, srcParting, srcForsaken.
 	srcPassed
-	// srcParting: T is gone or time is up; L is asked once more whether T has committed. Next: srcDone, srcForsaken.
+	// srcParting: T has been silent for too long; L is asked once more whether T has committed. Next: srcDone, srcForsaken.
 	srcParting
 	// srcDone is terminal: T has committed, the rest of the hold goes to it, and S follows.
 	srcDone
@@ -146,7 +146,8 @@ const (
 	evCaptureFailed                      // S
 	evReady                              // S: T's relay-ready
 	evFailed                             // S: T refuses, has failed, or does not know the move
-	evGiveUp                             // time is up, or the other side is gone, or the caller has given up
+	evGiveUp                             // before the boundary: time is up, or the caller has given up
+	evSilent                             // behind it: the other side has said nothing for too long
 	evRecord                             // a read of the record, see event
 	evReadFailed                         // nothing could be read
 	evTick                               // time to look again
@@ -303,7 +304,7 @@ func (s state) underway() verb {
 
 var eventNames = map[eventKind]string{
 	evReserved: "reserved", evWrote: "wrote", evCaptured: "captured", evCaptureFailed: "capture-failed", evReady: "ready", evFailed: "failed",
-	evGiveUp: "give-up", evRecord: "record", evReadFailed: "read-failed", evTick: "tick", evCommitted: "committed", evCargo: "cargo",
+	evGiveUp: "give-up", evSilent: "silent", evRecord: "record", evReadFailed: "read-failed", evTick: "tick", evCommitted: "committed", evCargo: "cargo",
 	evLoaded: "loaded", evLoadFailed: "load-failed", evCancel: "cancel", evCut: "cut", evFallback: "fallback", evOpened: "opened",
 	evOpenFailed: "open-failed", evAcked: "acked",
 }

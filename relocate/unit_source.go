@@ -125,7 +125,7 @@ func (u unit) passed(e event) (unit, []action, error) {
 		return u.finished(e.h)
 	case evTick:
 		return u.ask()
-	case evGiveUp:
+	case evSilent:
 		if u.state == srcParting {
 			return u, nil, nil
 		}

@@ -57,7 +57,7 @@ func stepTarget(u unit, e event) (unit, []action, error) {
 			return u, do(doNotify), nil
 		case evAcked:
 			return u.to(dstClearing), write(wrClear), nil
-		case evGiveUp: // S is gone: the move stays in the record until the next one
+		case evSilent: // S is gone: the move stays in the record until the next one
 			return u.to(dstDone), nil, nil
 		}
 	case dstClearing:

@@ -2,23 +2,24 @@ package relocate
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 )
 
-// units are those of one side that are under way, by operation ID, and those that have ended a moment ago.
+// units are those of one side that are under way, by operation ID.
 type units[U any] struct {
 	most int
 
-	mu    sync.Mutex
-	by    map[string]U
-	ended int // of by
+	mu sync.Mutex
+	by map[string]U
 }
 
 // add reports false when there are too many.
 func (us *units[U]) add(op string, u U) bool {
 	us.mu.Lock()
 	defer us.mu.Unlock()
-	if len(us.by)-us.ended >= us.most || len(us.by) >= us.most+maxEnded {
+	if len(us.by) >= us.most {
 		return false
 	}
 	if us.by == nil {
@@ -28,29 +29,11 @@ func (us *units[U]) add(op string, u U) bool {
 	return true
 }
 
-// maxEnded bounds the units that have ended and are remembered.
-const maxEnded = 100_000
-
 func (us *units[U]) get(op string) (U, bool) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
 	u, ok := us.by[op]
 	return u, ok
-}
-
-// over says that a unit has ended; it is remembered until it is removed.
-func (us *units[U]) over() {
-	us.mu.Lock()
-	defer us.mu.Unlock()
-	us.ended++
-}
-
-// forget removes one that has ended, remove one that has not.
-func (us *units[U]) forget(op string) {
-	us.mu.Lock()
-	defer us.mu.Unlock()
-	delete(us.by, op)
-	us.ended--
 }
 
 func (us *units[U]) remove(op string) {
@@ -59,24 +42,51 @@ func (us *units[U]) remove(op string) {
 	delete(us.by, op)
 }
 
-// each calls f for every unit, ended ones too.
+// each calls f for every unit.
 func (us *units[U]) each(f func(U)) {
 	us.mu.Lock()
-	all := make([]U, 0, len(us.by))
-	for _, u := range us.by {
-		all = append(all, u)
-	}
+	all := slices.Collect(maps.Values(us.by))
 	us.mu.Unlock()
 	for _, u := range all {
 		f(u)
 	}
 }
 
-// count is how many are under way.
 func (us *units[U]) count() int {
 	us.mu.Lock()
 	defer us.mu.Unlock()
-	return len(us.by) - us.ended
+	return len(us.by)
+}
+
+// maxVerdicts is how many failed arrivals a target remembers, so that their sources hear why.
+const maxVerdicts = 256
+
+// verdicts are the answers of arrivals that have failed, the latest ones.
+type verdicts struct {
+	mu   sync.Mutex
+	by   map[string]answer
+	ring [maxVerdicts]string
+	next int
+}
+
+func (v *verdicts) keep(op string, a answer) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.by == nil {
+		v.by = map[string]answer{}
+	}
+	delete(v.by, v.ring[v.next])
+	v.by[op], v.ring[v.next] = a, op
+	v.next = (v.next + 1) % maxVerdicts
+}
+
+func (v *verdicts) of(op string) answer {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if a, ok := v.by[op]; ok {
+		return a
+	}
+	return answer{V: version, Reason: RelocationFailed, Detail: "the move is not known (any more)"}
 }
 
 // maxFetching bounds the bulk state that a target holds in memory before it is restored; one larger unit is fetched alone.
