@@ -11,6 +11,7 @@ import (
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
 	"natsfabric/outcome"
+	"natsfabric/relocate"
 )
 
 // Act is one operation at an object. It is text in JSON, so that a test can hand it to another process.
@@ -33,6 +34,8 @@ type Act struct {
 	Instance bool `json:"instance,omitempty"`
 	// At names the node of a creation.
 	At string `json:"at,omitempty"`
+	// To names the node of a Move; any that fits when it is empty.
+	To string `json:"to,omitempty"`
 	// Early asks for the acceptance notice of a request.
 	Early bool `json:"early,omitempty"`
 	// Job is the message, or the creation's input.
@@ -57,6 +60,8 @@ type Result struct {
 	Failure *Failure `json:"failure,omitempty"`
 	// Location is the answer of a Find.
 	Location objects.Location `json:"location,omitzero"`
+	// Moved is the answer of a Move.
+	Moved relocate.Moved `json:"moved,omitzero"`
 
 	err error
 }
@@ -88,6 +93,11 @@ func (r *Result) Err() error {
 type Via interface {
 	Actors() *objects.Actors
 	Spots() *objects.Spots
+}
+
+// mover is a program that can move its own objects: a node.
+type mover interface {
+	Move(ctx context.Context, key kvlocation.ObjectKey, generation uint64, to string) (relocate.Moved, error)
 }
 
 // Run carries the operation out.
@@ -127,6 +137,14 @@ func (r *Result) run(ctx context.Context, via Via, a *Act) (err error) {
 	data := j.Encode()
 	if a.Payload != nil {
 		data = a.Payload
+	}
+	if a.Way == history.Move {
+		node, ok := via.(mover)
+		if !ok {
+			return fmt.Errorf("act: %T moves nothing", via)
+		}
+		r.Moved, err = node.Move(ctx, kvlocation.ObjectKey{Kind: a.Class.Key(), ID: a.Object}, a.Generation, a.To)
+		return err
 	}
 	if a.Class.Key() == kvlocation.KindActor {
 		return r.actor(ctx, via.Actors(), a, typ, data, opts)

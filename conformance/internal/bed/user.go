@@ -16,6 +16,7 @@ import (
 	"natsfabric/fabrictest"
 	"natsfabric/objects"
 	"natsfabric/outcome"
+	"natsfabric/relocate"
 )
 
 // User issues operations at objects, from the test's process or from a member's, and records each of them.
@@ -56,6 +57,8 @@ type Result struct {
 	Created    bool
 	// Location is the answer of a Find.
 	Location objects.Location
+	// Moved is the answer of a Move.
+	Moved relocate.Moved
 }
 
 // State is the answer of a turn.
@@ -98,7 +101,7 @@ func (u *User) Of(id string) Result {
 	defer u.mu.Unlock()
 	r := Result{Op: u.Get(id)}
 	if got := u.results[id]; got != nil {
-		r.Generation, r.Created, r.Location = got.Generation, got.Created, got.Location
+		r.Generation, r.Created, r.Location, r.Moved = got.Generation, got.Created, got.Location, got.Moved
 	}
 	return r
 }

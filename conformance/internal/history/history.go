@@ -31,12 +31,13 @@ const (
 	Release     Way = "release"
 	Join        Way = "join"
 	Leave       Way = "leave"
+	Move        Way = "move" // by the node that owns it
 )
 
 // Lifecycle reports whether the way changes or looks up an object instead of sending it a message.
 func (w Way) Lifecycle() bool {
 	switch w {
-	case Create, GetOrCreate, Find, Destroy, Release, Join, Leave:
+	case Create, GetOrCreate, Find, Destroy, Release, Join, Leave, Move:
 		return true
 	}
 	return false

@@ -158,6 +158,9 @@ func oneOwner(e *Evidence) (broken []string) {
 		inc, by := of(ev), run{ev.RID, ev.Lifecycle}
 		switch ev.What {
 		case journal.Factory:
+			if ev.Moved {
+				break // a move that came to nothing may be tried again
+			}
 			if first, again := factories[inc]; again {
 				say("%s: the factory ran twice, %s and %s", inc, first, ev.Instance)
 			}
@@ -236,7 +239,7 @@ func objectsMonotonic(e *Evidence) (broken []string) {
 	tokens := map[string]fence.Token{}
 	for i := range e.Events {
 		ev := &e.Events[i]
-		if ev.What != journal.Turn && ev.What != journal.Activate && ev.What != journal.Factory {
+		if ev.What != journal.Turn && ev.What != journal.Activate && (ev.What != journal.Factory || ev.Moved) {
 			continue
 		}
 		if was := turns[ev.Object]; was != nil && of(ev).before(of(was)) {

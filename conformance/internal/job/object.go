@@ -13,10 +13,11 @@ import (
 )
 
 // Book is the name under which members register their object types: an Actor, a User Spot and an Instance Spot. Other is
-// an Actor type beside it, which members host when asked to.
+// an Actor type beside it, whose instances are made anew when they move. Room is a SpotWide Spot.
 const (
 	Book  = "book"
 	Other = "other"
+	Room  = "room"
 )
 
 // State is what a turn answers: who ran what, as which incarnation.
@@ -28,7 +29,7 @@ type State struct {
 	OwnerGeneration uint64 `json:"owner_generation"`
 	Token           string `json:"token"`
 	Instance        string `json:"instance"`
-	// Turns counts the turns of the instance, this one included.
+	// Turns counts the turns of the instance, this one included, and those of the instances whose state it took over.
 	Turns int `json:"turns"`
 	// Input is the identity of the creation whose input the factory got; empty without one.
 	Input string `json:"input,omitempty"`

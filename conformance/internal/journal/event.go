@@ -22,6 +22,10 @@ const (
 	Joining     What = "joining"      // a Spot is asked to take a member, Detail names it
 	Left        What = "left"         // a Spot lost a member, Detail names it
 	Guard       What = "guard"        // a guarded write was tried with Token, How says what came of it
+	Capture     What = "capture"      // the state is captured for a move
+	CaptureEnd  What = "capture end"  // it returned
+	Restore     What = "restore"      // the state is restored at a move's target, before the move is certain
+	RestoreEnd  What = "restore end"  // it returned
 )
 
 // Event is one line of a journal.
@@ -46,6 +50,10 @@ type Event struct {
 	// Token is the fencing token of the turn, or why there is none.
 	Token  string `json:"token,omitempty"`
 	Detail string `json:"detail,omitempty"`
+	// Moved is true in the factory of an instance that a move brings, which may come to nothing.
+	Moved bool `json:"moved,omitempty"`
+	// Turns is how many turns the object has had over all moves, this one included.
+	Turns int `json:"turns,omitempty"`
 	// How says how a run ended.
 	How string `json:"how,omitempty"`
 }

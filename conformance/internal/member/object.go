@@ -38,8 +38,12 @@ func (l *library) types(capacity int) []objects.Type {
 	for _, t := range []objects.Type{
 		{Name: job.Book, Class: "actor"}, {Name: job.Other, Class: "actor"},
 		{Name: job.Book, Class: "user_spot"}, {Name: job.Book, Class: "instance_spot"},
+		{Name: job.Room, Class: "user_spot", Members: objects.SpotWide},
 	} {
 		t.New, t.Capacity, t.CreateTimeout = l.make, capacity, time.Minute
+		if t.Move = objects.MoveState; t.Name == job.Other {
+			t.Move = objects.MoveRecreate
+		}
 		types = append(types, t)
 	}
 	return types
@@ -99,14 +103,14 @@ func tokenText(ctx context.Context) (fence.Token, string) {
 func (l *library) make(ctx context.Context, self *objects.Self, input []byte) (_ objects.Object, err error) {
 	b := &book{lib: l, instance: nuid.Next()}
 	var j job.Job
-	if len(input) > 0 {
+	if len(input) > 0 { // none for what a move brings
 		if err := json.Unmarshal(input, &j); err != nil {
 			return nil, err
 		}
 	}
 	b.input = j.ID
 	e := b.event(self, journal.Factory)
-	e.Op = j.ID
+	e.Op, e.Moved = j.ID, self.Moved()
 	_, e.Token = tokenText(ctx)
 	end := b.begin(e, journal.FactoryEnd)
 	defer func() { end(err) }()
@@ -159,6 +163,33 @@ func (b *book) Closing(_ context.Context, self *objects.Self, why objects.CloseR
 	return nil
 }
 
+// moving is what a book takes along.
+type moving struct {
+	Input   string `json:"input"`
+	Turns   int    `json:"turns"`
+	Refuses bool   `json:"refuses"`
+}
+
+func (b *book) Capture(_ context.Context, self *objects.Self) (_ objects.State, err error) {
+	end := b.begin(b.event(self, journal.Capture), journal.CaptureEnd)
+	defer func() { end(err) }()
+	data, err := json.Marshal(moving{b.input, b.turns, b.refuses})
+	return objects.State{Version: 1, Data: data}, err
+}
+
+func (b *book) Restore(ctx context.Context, self *objects.Self, s objects.State) (err error) {
+	e := b.event(self, journal.Restore)
+	_, e.Token = tokenText(ctx)
+	end := b.begin(e, journal.RestoreEnd)
+	defer func() { end(err) }()
+	var m moving
+	if err := json.Unmarshal(s.Data, &m); err != nil {
+		return err
+	}
+	b.input, b.turns, b.refuses = m.Input, m.Turns, m.Refuses
+	return nil
+}
+
 func (b *book) Joining(_ context.Context, self *objects.Self, actor objects.ActorRef) error {
 	e := b.event(self, journal.Joining)
 	e.Detail = actor.String()
@@ -195,9 +226,10 @@ func (b *book) Handle(ctx context.Context, r *objects.Request) (_ objects.Reply,
 	}
 	var token fence.Token
 	token, e.Token = tokenText(ctx)
+	b.turns++
+	e.Turns = b.turns
 	end := b.begin(e, journal.TurnEnd)
 	defer func() { end(err) }()
-	b.turns++
 	state := job.State{ID: j.ID, RID: self.RID(), Lifecycle: self.Lifecycle(), Generation: e.Generation,
 		OwnerGeneration: e.OwnerGeneration, Token: e.Token, Instance: b.instance, Turns: b.turns, Input: b.input}
 	switch j.Do {
