@@ -117,7 +117,7 @@ func (p *Policy) Due(v *View) []Alert {
 	if why != "" || f.Verdict != c.Verdict {
 		return out
 	}
-	add(AlertConfirmed, Warning, string(c.Verdict)+"-"+c.ID, p.Remind, "%s is %s: %s%s", v.Worker, c.Verdict, f.Why, job)
+	add(AlertConfirmed, Warning, string(c.Verdict)+"-"+c.ID, p.Remind, "%s is %s: %s%s", v.Worker, c.Verdict, f.Why(), job)
 	out[len(out)-1].collect = true
 	if p.Responsible[c.Verdict] != Restart {
 		return out

@@ -103,7 +103,7 @@ func verdictsOfRecords(t *testing.T) {
 		{"a state of its own", recordAt("polishing", 121*time.Second, now), 0, Healthy},
 	} {
 		if f := p.Judge(c.rec, now, c.bound); f.Verdict != c.want {
-			t.Errorf("%s: %s (%s), want %s", c.name, f.Verdict, f.Why, c.want)
+			t.Errorf("%s: %s (%s), want %s", c.name, f.Verdict, f.Why(), c.want)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func Workers(ctx context.Context, sh *kvlocation.Shared, p Policy, expected []st
 		}
 		v.Now, v.Bound = c.at()
 		f := p.Judge(v.Record, v.Now, v.Bound)
-		st := WorkerStatus{Record: Record{Worker: v.Worker}, Age: f.Age, Verdict: f.Verdict, Why: f.Why}
+		st := WorkerStatus{Record: Record{Worker: v.Worker}, Age: f.Age, Verdict: f.Verdict, Why: f.Why()}
 		if v.Record != nil {
 			st.Record = v.Record.Value
 		}

@@ -23,6 +23,9 @@ type Target struct {
 	Collector Collector
 }
 
+// settleTime bounds the writing of an outcome by a monitor that ends.
+const settleTime = 5 * time.Second
+
 // maxSteps bounds what is done for one worker before others have their turn.
 const maxSteps = 40
 
@@ -83,14 +86,24 @@ func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, 
 			r.release(worker)
 		}
 	}()
-	confirm := false
+	confirm, ending := false, false
 	var own kvlocation.SharedEntry
 	for range maxSteps {
+		if ctx.Err() != nil && !ending {
+			if h.Attempt == "" {
+				return ctx.Err()
+			}
+			// The monitor ends: the attempt that it has begun is settled, and nothing else is done.
+			ending = true
+			settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+			defer cancel()
+			ctx = settling
+		}
 		v, err := readView(ctx, r.keys, c, worker, r.self, confirm, own)
 		if err != nil {
 			return err
 		}
-		h.Late = h.Attempt != "" && r.mono() > h.until
+		h.Late = h.Attempt != "" && (r.mono() > h.until || ending)
 		target := r.target(worker)
 		v.Fleet, v.Hand, v.Hands, v.Expected = fleet, h.Hand, target.Restarter != nil, expected
 		s := r.policy.Next(v)
@@ -124,6 +137,9 @@ func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, 
 			}
 			if s.Event != "" {
 				r.told(worker)
+			}
+			if ending && h.Attempt == "" {
+				return nil // the lock expires
 			}
 		}
 	}

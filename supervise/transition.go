@@ -90,10 +90,10 @@ func (p *Policy) next(v *View, f Finding) Step {
 		return p.clear(v, Step{Why: "it has no record, and nobody expects it"})
 	}
 	if v.Case != nil && v.Case.Value.State == CaseOpen && f.Fresh && f.Verdict != v.Case.Value.Verdict {
-		return p.end(v, CaseRecovered, f.Why)
+		return p.end(v, CaseRecovered, f.Why())
 	}
 	if f.Verdict == Healthy {
-		return p.clear(v, Step{Why: f.Why})
+		return p.clear(v, Step{Why: f.Why()})
 	}
 	if why, of := v.planned(); why != "" {
 		return p.clear(v, Step{Why: why, Event: Skipped, Of: of})
@@ -125,7 +125,7 @@ func (p *Policy) settle(v *View, f Finding) (Step, bool) {
 	case mine && v.Hand.Late:
 		return p.outcome(v, Cancelled, fmt.Sprintf("the command did not begin within %v of its intent", p.LaunchWindow), CancelledRestart), true
 	case mine && f.Verdict != a.Verdict:
-		return p.outcome(v, Cancelled, "it recovered at the last moment: "+f.Why, CancelledRestart), true
+		return p.outcome(v, Cancelled, "it recovered at the last moment: "+f.Why(), CancelledRestart), true
 	case mine:
 		if why, _ := v.planned(); why != "" {
 			return p.outcome(v, Cancelled, why, CancelledRestart), true
@@ -133,7 +133,7 @@ func (p *Policy) settle(v *View, f Finding) (Step, bool) {
 		if c := v.control(); c != nil {
 			return p.outcome(v, Cancelled, "paused by "+c.By+": "+c.Reason, CancelledRestart), true
 		}
-		return Step{Do: Run, Why: f.Why, Attempt: *a}, true
+		return Step{Do: Run, Why: f.Why(), Attempt: *a}, true
 	}
 	if end := a.At.Add(p.until()); v.Now.Add(-v.Bound).Before(end) {
 		return Step{Why: fmt.Sprintf("monitor %s restarts it", a.By)}, true
@@ -259,7 +259,7 @@ func (p *Policy) pursue(v *View, f Finding) Step {
 	case v.Lock.Value.By != v.Self:
 		return Step{Why: "monitor " + v.Lock.Value.By + " holds the lock", Event: Skipped, Of: fmt.Sprintf("locked-%d-%s", c.Numbered+1, v.Self)}
 	case !v.Hand.Collected:
-		return Step{Do: Collect, Why: f.Why}
+		return Step{Do: Collect, Why: f.Why()}
 	case !v.Confirmed:
 		return Step{Do: Confirm, Why: "the last look before the intent"}
 	case !reserved:
@@ -275,7 +275,7 @@ func (p *Policy) confirm(v *View, f Finding) (Step, bool) {
 		revision = v.Record.Revision()
 	}
 	seen := Sighting{V: schemaVersion, Worker: v.Worker, Verdict: f.Verdict, Episode: f.Episode, Record: revision, By: v.Self}
-	s := Step{Do: Write, Why: "first sighting: " + f.Why, change: change{value: encode(seen), ttl: seconds(p.Persistence + 10*p.CheckInterval + time.Hour)}}
+	s := Step{Do: Write, Why: "first sighting: " + f.Why(), change: change{value: encode(seen), ttl: seconds(p.Persistence + 10*p.CheckInterval + time.Hour)}}
 	switch at := v.Sight; {
 	case at == nil:
 		return s.over(v, "sight"), true
@@ -301,11 +301,11 @@ func (p *Policy) confirm(v *View, f Finding) (Step, bool) {
 			ID: fmt.Sprintf("%s-%d", now.UTC().Format("20060102T150405Z"), v.Sight.Revision()),
 		}
 	}
-	c.Verdict, c.Why = f.Verdict, f.Why
+	c.Verdict, c.Why = f.Verdict, f.Why()
 	if v.Record != nil {
 		c.Job, c.Heartbeat = v.Record.Value.Job, v.Record.Time
 	}
-	s = p.writeCase(v, &c, "confirmed: "+f.Why)
+	s = p.writeCase(v, &c, "confirmed: "+f.Why())
 	s.Event, s.Of = Confirmed, string(f.Verdict)
 	return s, true
 }
@@ -359,7 +359,7 @@ func (p *Policy) intend(v *View, f Finding, attempt string) Step {
 	c.Attempts = append(c.Attempts, Attempt{
 		ID: attempt, Incident: c.ID, Verdict: f.Verdict, By: v.Self, At: ceil(v.Now.Add(v.Bound)), Outcome: Running,
 	})
-	s := p.writeCase(v, &c, f.Why)
+	s := p.writeCase(v, &c, f.Why())
 	s.Do, s.Event, s.Of, s.Attempt = Intend, Intended, fmt.Sprint(c.Numbered), c.Attempts[len(c.Attempts)-1]
 	return s
 }

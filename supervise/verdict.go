@@ -36,8 +36,29 @@ type Finding struct {
 	Fresh bool
 	// Episode tells one case of the verdict from the next: it changes when the worker was well in between.
 	Episode string
-	// Why says it for people.
-	Why string
+
+	rec *Fact[Record]
+}
+
+// Why says for people what the verdict rests on.
+func (f Finding) Why() string {
+	if f.rec == nil {
+		return "it has no record"
+	}
+	r, age := &f.rec.Value, f.Age.Round(time.Millisecond)
+	switch {
+	case f.Verdict == Hung:
+		return fmt.Sprintf("it says that it processes, and its heartbeat is %v old", age)
+	case f.Verdict == Stalled:
+		return fmt.Sprintf("its heartbeat is fresh, and its progress marker %q has stood still since %s", clip(r.Progress, 40), stamp(r.ProgressAt))
+	case f.Verdict == Unreachable:
+		return fmt.Sprintf("it had no work, and its heartbeat is %v old", age)
+	case r.State == Failed:
+		return "it has reported state error since " + stamp(r.StateSince)
+	case r.State == Stopped:
+		return "it stopped in order"
+	}
+	return fmt.Sprintf("state %s, heartbeat %v old", clip(string(r.State), 40), age)
 }
 
 // Judge is the verdict on a record (nil: there is none) at a time of the store's clock that is known to within bound
@@ -46,31 +67,23 @@ type Finding struct {
 // An age counts as reached only when it is certain, so bound delays a verdict and never brings one early.
 func (p *Policy) Judge(rec *Fact[Record], now time.Time, bound time.Duration) Finding {
 	if rec == nil {
-		return Finding{Verdict: Unreachable, Episode: "none", Why: "it has no record"}
+		return Finding{Verdict: Unreachable, Episode: "none"}
 	}
 	r := &rec.Value
-	age := now.Sub(rec.Time)
 	reached := func(since time.Time, d time.Duration) bool { return now.Add(-bound).Sub(since) >= d }
-	f := Finding{Verdict: Healthy, Age: age, Fresh: !reached(rec.Time, p.HungAfter)}
+	f := Finding{Verdict: Healthy, Age: now.Sub(rec.Time), Fresh: !reached(rec.Time, p.HungAfter), rec: rec}
 	switch {
 	case r.State == Stopped:
-		f.Why = "it stopped in order"
 	case r.State == Failed:
 		if reached(earlier(r.StateSince, rec.Time), p.ErrorAfter) {
 			f.Verdict, f.Episode = Erroneous, stamp(r.StateSince)
 		}
-		f.Why = fmt.Sprintf("it has reported state error since %s", stamp(r.StateSince))
 	case r.State == Processing && !f.Fresh:
 		f.Verdict, f.Episode = Hung, fmt.Sprintf("r%d", rec.Revision())
-		f.Why = fmt.Sprintf("it says that it processes, and its heartbeat is %v old", age.Round(time.Millisecond))
 	case r.State == Processing && reached(earlier(r.ProgressAt, rec.Time), p.StalledAfter):
 		f.Verdict, f.Episode = Stalled, stamp(r.ProgressAt)
-		f.Why = fmt.Sprintf("its heartbeat is fresh, and its progress marker %q has stood still since %s", clip(r.Progress, 40), stamp(r.ProgressAt))
 	case r.State != Processing && reached(rec.Time, p.UnreachableAfter):
 		f.Verdict, f.Episode = Unreachable, fmt.Sprintf("r%d", rec.Revision())
-		f.Why = fmt.Sprintf("it had no work, and its heartbeat is %v old", age.Round(time.Millisecond))
-	default:
-		f.Why = fmt.Sprintf("state %s, heartbeat %v old", clip(string(r.State), 40), age.Round(time.Millisecond))
 	}
 	return f
 }

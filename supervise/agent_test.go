@@ -1,0 +1,103 @@
+package supervise
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"natsfabric/fabrictest"
+)
+
+// record reads a worker's record.
+func (b *bed) record(t testing.TB, worker string) *Fact[Record] {
+	t.Helper()
+	token, _ := escape(worker)
+	f, err := fact[Record](testContext(t), b.sh.Confirm, workerPrefix+token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestAgentBeatsOnlyWithTheLoop(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	w := b.work(t, "w")
+	fabrictest.Eventually(t, readyIn, "some beats", func() bool { r := b.record(t, "w"); return r != nil && r.Value.Beats >= 3 })
+	r := b.record(t, "w")
+	if r.Value.State != Processing || r.Value.Job != "job-1" || r.Value.Progress == "" || r.Value.Instance == "" {
+		t.Errorf("record %+v", r.Value)
+	}
+	for name, at := range map[string]time.Time{"state_since": r.Value.StateSince, "heartbeat": r.Value.Heartbeat, "progress_at": r.Value.ProgressAt, "booted": r.Value.Booted} {
+		if d := r.Time.Sub(at); d < -time.Second || d > 30*time.Second {
+			t.Errorf("%s is %v before the store's time", name, d)
+		}
+	}
+	// The loop hangs; the agent, its connection and this process live on.
+	w.stop()
+	b.outlast(t, 300*time.Millisecond) // a beat may be on its way
+	last := b.record(t, "w").Revision()
+	b.outlast(t, time.Second)
+	if now := b.record(t, "w").Revision(); now != last {
+		t.Errorf("a record was written while the loop hung: revision %d, then %d", last, now)
+	}
+	if err := w.agent.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAgentWritesChangesAtOnceAndTheRestRarely(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	a, err := NewAgent(testContext(t), b.sh, AgentConfig{Worker: "w", Every: time.Hour, TTL: 24 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1000 {
+		a.Loop().Tick(Idle, "", fmt.Sprint(i))
+	}
+	fabrictest.Eventually(t, readyIn, "the first beat", func() bool { return b.record(t, "w") != nil })
+	a.Loop().Tick(Processing, "job-1", "")
+	fabrictest.Eventually(t, readyIn, "the change", func() bool { return b.record(t, "w").Value.Job == "job-1" })
+	since := b.record(t, "w").Value.StateSince
+	a.Loop().Tick(Processing, "job-2", "")
+	fabrictest.Eventually(t, readyIn, "the next job", func() bool { return b.record(t, "w").Value.Job == "job-2" })
+	r := b.record(t, "w").Value
+	if r.Beats != 3 || !r.StateSince.Equal(since) {
+		t.Errorf("after 1002 ticks, of which two changed something: %+v", r)
+	}
+	if err := a.Close(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Close(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.record(t, "w").Value; r.State != Stopped {
+		t.Errorf("after Close: %+v", r)
+	}
+}
+
+func TestAgentOfAnEarlierRunIsSuperseded(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	old := b.work(t, "w")
+	fabrictest.Eventually(t, readyIn, "the first run's beats", func() bool { r := b.record(t, "w"); return r != nil && r.Value.Beats >= 2 })
+	next := b.work(t, "w")
+	fabrictest.Eventually(t, readyIn, "the first run to notice", func() bool { return errors.Is(old.agent.Err(), ErrSuperseded) })
+	r := b.record(t, "w").Value
+	if r.Instance != next.agent.rec.Instance && r.Booted.Before(old.agent.rec.Booted) {
+		t.Errorf("the record is the earlier run's: %+v", r)
+	}
+	fabrictest.Eventually(t, readyIn, "the second run to go on", func() bool { return b.record(t, "w").Value.Beats > r.Beats+2 })
+}
+
+func TestAgentRefusesAWrongConfiguration(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	for _, cfg := range []AgentConfig{{}, {Worker: "w", Every: time.Millisecond}, {Worker: "w", TTL: 1500 * time.Millisecond}, {Worker: "\xff"}} {
+		if _, err := NewAgent(testContext(t), b.sh, cfg); err == nil {
+			t.Errorf("%+v is allowed", cfg)
+		}
+	}
+}
