@@ -24,7 +24,20 @@ type failure struct {
 	cause  error
 }
 
-func (f *failure) Error() string { return string(f.reason) + ": " + f.cause.Error() }
+// Error leaves out what the error of the move around it says.
+func (f *failure) Error() string {
+	text := f.cause.Error()
+	if e, ok := f.cause.(*outcome.Error); ok && e.Op == "move" {
+		if text = e.Detail; e.Cause != nil && text != "" {
+			text += ": "
+		}
+		if e.Cause != nil {
+			text += e.Cause.Error()
+		}
+	}
+	return string(f.reason) + ": " + text
+}
+
 func (f *failure) Unwrap() error { return f.cause }
 
 // moveError is the error of a move.
