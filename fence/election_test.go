@@ -82,15 +82,6 @@ func campaign(t *testing.T, e *Election) *Term {
 	return term
 }
 
-// ended waits for the end of a term.
-func ended(t *testing.T, term *Term) {
-	t.Helper()
-	select {
-	case <-term.Context().Done():
-	case <-time.After(20 * time.Second):
-		t.Fatal("the term does not end")
-	}
-}
 
 // One leads; the next follows at once when it resigns, with a higher token, and an observer sees both.
 func TestLeadership(t *testing.T) {

@@ -257,7 +257,7 @@ func TestAnswerText(t *testing.T) {
 			t.Errorf("%s came back as %s, %v", text, back, err)
 		}
 	}
-	var a Answer = Fenced
+	a := Fenced
 	if a.UnmarshalText([]byte("perhaps")); a != Unknown {
 		t.Errorf("a text that is no answer reads as %s", a)
 	}
