@@ -18,9 +18,17 @@ func TestConformance(t *testing.T) {
 		}
 	})
 
-	// The rooms of later parts (relocate, session) come with what they hold; an empty one would promise something.
+	t.Run("FE-12", func(t *testing.T) {
+		text := strings.Join(strings.Fields(strings.ReplaceAll(tr.text["fence/doc.go"], "//", " ")), " ")
+		for _, want := range []string{"cannot be fenced", "mail", "payment"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the documentation of tokens (fence/doc.go) does not say %q of what checks no token", want)
+			}
+		}
+	})
+
 	t.Run("CA-2", func(t *testing.T) {
-		for _, p := range []string{"go.mod", "README.md", "fabric/", "kvlocation/", "channels/", "cmd/fabricnode/", "cmd/fabric-bench/", "scripts/"} {
+		for _, p := range []string{"go.mod", "README.md", "fabric/", "kvlocation/", "channels/", "relocate/", "session/", "cmd/fabricnode/", "cmd/fabric-bench/", "scripts/"} {
 			if len(tr.files(func(f string) bool { return f == p || strings.HasSuffix(p, "/") && strings.HasPrefix(f, p) })) == 0 {
 				t.Errorf("the top level lacks %s", p)
 			}
