@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
@@ -117,4 +118,76 @@ func BenchmarkHost(b *testing.B) {
 		}
 		b.ReportMetric(float64(len(ids))/time.Since(begun).Seconds(), "moves/s")
 	}
+}
+
+// BenchmarkBulk compares the blackout of large states with the stream's raw throughput: the same bytes published to the relay stream in chunks by
+// the client library, and read from it through a consumer.
+func BenchmarkBulk(b *testing.B) {
+	for _, size := range []int{1 << 20, 16 << 20} {
+		b.Run(fmt.Sprintf("size=%dMiB", size>>20), func(b *testing.B) {
+			bed := newBed(b, 1)
+			n1, n2 := bed.node("n1"), bed.node("n2")
+			id := n1.make().ID
+			if _, err := n1.objects.Actors().Request(bed.ctx(), id, message{fmt.Sprintf("pad:%d", size), 0}.encode()); err != nil {
+				b.Fatal(err)
+			}
+			var blackouts, raws []time.Duration
+			at, to := n1, n2
+			b.ResetTimer()
+			for i := range b.N {
+				raws = append(raws, rawBulk(b, n1, n2, size, i))
+				m := at.move(id, to.rid)
+				blackouts = append(blackouts, m.Phases.Blackout)
+				at, to = to, at
+			}
+			b.StopTimer()
+			slices.Sort(blackouts)
+			slices.Sort(raws)
+			p50, floor := blackouts[len(blackouts)/2], raws[len(raws)/2]
+			b.ReportMetric(float64(p50.Microseconds()), "blackout-p50-us")
+			b.ReportMetric(float64(floor.Microseconds()), "raw-p50-us")
+			b.ReportMetric(float64(p50)/float64(floor), "ratio")
+		})
+	}
+}
+
+// rawBulk publishes and reads so many bytes through the relay stream, over the connections of two nodes.
+func rawBulk(b *testing.B, n1, n2 *node, size, round int) time.Duration {
+	const chunk = 256 << 10
+	ctx := n1.b.ctx()
+	js, err := jetstream.New(n1.nc)
+	if err != nil {
+		b.Fatal(err)
+	}
+	js2, err := jetstream.New(n2.nc)
+	if err != nil {
+		b.Fatal(err)
+	}
+	subject := fmt.Sprintf("fab.m.relay.raw.%d", round)
+	data := make([]byte, chunk)
+	begun := time.Now()
+	for range size / chunk {
+		if _, err := js.PublishAsync(subject, data); err != nil {
+			b.Fatal(err)
+		}
+	}
+	<-js.PublishAsyncComplete()
+	cons, err := js2.OrderedConsumer(ctx, "FABRIC_m_RELAY", jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	done, got := make(chan struct{}), 0
+	cc, err := cons.Consume(func(m jetstream.Msg) {
+		if got += len(m.Data()); got == size {
+			close(done)
+		}
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	<-done
+	took := time.Since(begun)
+	cc.Stop()
+	<-cc.Closed()
+	return took
 }

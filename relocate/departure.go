@@ -114,6 +114,10 @@ func (d *departure) depart(ctx context.Context, begun time.Time) (Moved, error) 
 		d.post(event{kind: evGiveUp})
 	})
 	defer stop()
+	if s.isClosing() { // it was not there yet when Close looked
+		d.fail(errClosing)
+		d.post(event{kind: evGiveUp})
+	}
 	d.after(s.cfg.UnitTimeout-time.Since(begun), evGiveUp)
 	d.post(event{kind: evReserved})
 	if !d.run() {

@@ -242,6 +242,12 @@ func (s *Service) begin() bool {
 	return true
 }
 
+func (s *Service) isClosing() bool {
+	s.startMu.Lock()
+	defer s.startMu.Unlock()
+	return s.closing
+}
+
 // takePart takes one part from the relay. It does not block.
 func (s *Service) takePart(p kvlocation.RelayPart) {
 	if a, ok := s.arrivals.get(p.Op); ok {
@@ -338,6 +344,9 @@ func (s *Service) takeReservation(op string, in *channels.Inbound) answer {
 		s.wg.Done()
 		arr.Abort(errClosing)
 		return no(TargetUnavailable, "%d units are on their way to this node already", MaxArriving)
+	}
+	if s.isClosing() { // it was not there yet when Close looked
+		a.post(event{kind: evGiveUp})
 	}
 	go func() {
 		defer s.wg.Done()
