@@ -23,7 +23,7 @@ type Target struct {
 	Collector Collector
 }
 
-// settleTime bounds the writing of an outcome by a monitor that ends.
+// settleTime bounds the writing of an outcome, beyond the time that its command may take.
 const settleTime = 5 * time.Second
 
 // maxSteps bounds what is done for one worker before others have their turn.
@@ -86,24 +86,21 @@ func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, 
 			r.release(worker)
 		}
 	}()
-	confirm, ending := false, false
+	confirm := false
 	var own kvlocation.SharedEntry
+	// What this monitor has begun it settles, also when it is told to end meanwhile; nothing else is done then.
+	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.policy.until()+settleTime)
+	defer cancel()
 	for range maxSteps {
-		if ctx.Err() != nil && !ending {
-			if h.Attempt == "" {
-				return ctx.Err()
-			}
-			// The monitor ends: the attempt that it has begun is settled, and nothing else is done.
-			ending = true
-			settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
-			defer cancel()
-			ctx = settling
+		op := ctx
+		if h.Attempt != "" {
+			op = settling
 		}
-		v, err := readView(ctx, r.keys, c, worker, r.self, confirm, own)
+		v, err := readView(op, r.keys, c, worker, r.self, confirm, own)
 		if err != nil {
 			return err
 		}
-		h.Late = h.Attempt != "" && (r.mono() > h.until || ending)
+		h.Late = h.Attempt != "" && (r.mono() > h.until || ctx.Err() != nil)
 		target := r.target(worker)
 		v.Fleet, v.Hand, v.Hands, v.Expected = fleet, h.Hand, target.Restarter != nil, expected
 		s := r.policy.Next(v)
@@ -118,14 +115,14 @@ func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, 
 		case Confirm:
 			confirm = true
 		case Collect:
-			r.collect(ctx, v, s, target.Collector)
+			r.collect(op, v, s, target.Collector)
 			h.Collected = true
 		case Run:
-			if h.Result = r.run(ctx, v, s, h, target.Restarter); h.Result != nil {
+			if h.Result = r.run(op, v, s, h, target.Restarter); h.Result != nil {
 				r.stats.command(h.Result.Outcome)
 			}
 		case Write, Intend:
-			if own, err = r.write(ctx, s.change); err != nil {
+			if own, err = r.write(op, s.change); err != nil {
 				return err
 			}
 			r.note(v, s)
@@ -137,9 +134,6 @@ func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, 
 			}
 			if s.Event != "" {
 				r.told(worker)
-			}
-			if ending && h.Attempt == "" {
-				return nil // the lock expires
 			}
 		}
 	}
@@ -188,8 +182,7 @@ func (r *runner) run(ctx context.Context, v *View, s Step, h *hand, restarter Re
 		Token:    fence.Token{Source: r.mesh + "/supervise/" + token, Epoch: r.keys.Epoch(), Sequence: v.Case.Revision()},
 		NotAfter: s.Attempt.At.Add(r.policy.LaunchWindow),
 	}
-	// A monitor that is told to end lets its command end first: a command that is cut off is one of unknown outcome.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.policy.CommandLimit)
+	ctx, cancel := context.WithTimeout(ctx, r.policy.CommandLimit)
 	defer cancel()
 	done := make(chan Result, 1)
 	if now := r.mono(); now > h.until || now.Sub(v.began) > maxLook {
