@@ -52,13 +52,17 @@ func (c *session) bind(op *request, refText string) {
 		c.say(errFrame(op.id, outcome.New("bind", outcome.NotFound, outcome.Accepted, "", "the binding was made, and the Actor has ended it since")), nil)
 		return
 	}
+	// The answer, then the pushes that came meanwhile, then the end if that came too; and a request finds the binding open.
 	t.number, t.epoch = a.Number, epoch
-	place := t.place
+	c.inFlight--
+	ok := c.out.put(frame.Make(&frame.Header{
+		Type: frame.OK, ID: op.id, Token: t.token, Number: a.Number, Ref: t.ref.String(), RID: t.place.RID, Owner: t.place.OwnerGeneration,
+	}, nil), false)
+	ok = t.openLocked() && ok
 	c.mu.Unlock()
-	// The answer stands before the first push and before the end: both wait until the tie is open.
-	c.answer(&frame.Header{Type: frame.OK, ID: op.id, Token: t.token, Number: a.Number, Ref: t.ref.String(), RID: place.RID, Owner: place.OwnerGeneration}, nil)
 	c.s.stats.binds.Add(1)
-	t.opened()
+	c.endUnless(ok)
+	t.maybeEnd()
 }
 
 // tie makes the tie for a bind that is allowed.

@@ -101,19 +101,10 @@ func (c *session) endUnless(ok bool) {
 	}
 }
 
-// opened lets the pushes through that came before the bind's answer.
-func (t *tie) opened() {
-	c := t.c
-	c.mu.Lock()
-	if t.state != tieOpening {
-		c.mu.Unlock()
-		return
-	}
+// openLocked lets the pushes through that came before the bind's answer. It returns false when the client has no room.
+func (t *tie) openLocked() bool {
 	t.state = tieOpen
-	ok := t.flowLocked()
-	c.mu.Unlock()
-	c.endUnless(ok)
-	t.maybeEnd()
+	return t.flowLocked()
 }
 
 // flowLocked hands on what is in order, and watches the gap before the rest. It returns false when the client has no room.
