@@ -2,9 +2,9 @@ package fence
 
 import "context"
 
-// stub is a device that knows nothing.
-type stub string
+// mute is a device that knows nothing.
+type mute string
 
-func (s stub) Name() string                       { return string(s) }
-func (stub) Fence(context.Context, Target) Report { return Report{} }
-func (stub) Check(context.Context, Target) Report { return Report{} }
+func (s mute) Name() string                       { return string(s) }
+func (mute) Fence(context.Context, Target) Report { return Report{} }
+func (mute) Check(context.Context, Target) Report { return Report{} }

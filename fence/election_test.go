@@ -82,7 +82,6 @@ func campaign(t *testing.T, e *Election) *Term {
 	return term
 }
 
-
 // One leads; the next follows at once when it resigns, with a higher token, and an observer sees both.
 func TestLeadership(t *testing.T) {
 	t.Parallel()

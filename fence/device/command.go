@@ -144,14 +144,14 @@ func (d *Command) run(ctx context.Context, command []string, t fence.Target) (in
 	return 0, out.bytes, nil
 }
 
-var placeholder = regexp.MustCompile(`\{(node|lifecycle|token|label\.[^{}]+)\}`)
+var slot = regexp.MustCompile(`\{(node|lifecycle|token|label\.[^{}]+)\}`)
 
 // fill puts the target's values in.
 func fill(in []string, t fence.Target) ([]string, error) {
 	out := make([]string, len(in))
 	var bad error
 	for i, text := range in {
-		out[i] = placeholder.ReplaceAllStringFunc(text, func(p string) string {
+		out[i] = slot.ReplaceAllStringFunc(text, func(p string) string {
 			name := p[1 : len(p)-1]
 			var v string
 			switch name {
