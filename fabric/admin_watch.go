@@ -2,13 +2,8 @@ package fabric
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"slices"
-	"strings"
-	"time"
 
-	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 	"natsfabric/session"
 	"natsfabric/supervise"
@@ -36,22 +31,11 @@ type SessionsReply struct {
 	Sessions []session.Info `json:"sessions"`
 }
 
-// WorkersReply is the answer to the operator request `workers`: what monitors see.
+// WorkersReply is the answer to the operator request `workers`: what monitors see, judged by their default policy.
 type WorkersReply struct {
-	Mesh       string `json:"mesh"`
-	AnsweredBy string `json:"answered_by"`
-	// Now is the store's time at the reading; the ages of heartbeats count from it.
-	Now     time.Time      `json:"now"`
-	Workers []WorkerStatus `json:"workers"`
-}
-
-// WorkerStatus is one worker's record, and the marker of a planned action if there is one.
-type WorkerStatus struct {
-	supervise.Record
-	// Written is the store's time of the record: its heartbeat.
-	Written time.Time `json:"written"`
-	// Marker is left by a planned action; monitors leave the worker alone until it expires.
-	Marker *supervise.Marker `json:"marker,omitempty"`
+	Mesh       string                   `json:"mesh"`
+	AnsweredBy string                   `json:"answered_by"`
+	Workers    []supervise.WorkerStatus `json:"workers"`
 }
 
 func adminSessions(ctx context.Context, n *Node, req adminRequest) (any, error) {
@@ -78,35 +62,6 @@ func adminSessions(ctx context.Context, n *Node, req adminRequest) (any, error) 
 }
 
 func adminWorkers(ctx context.Context, n *Node, _ adminRequest) (any, error) {
-	sh := n.shared()
-	now, _, err := sh.Now(ctx)
-	if err != nil {
-		return nil, err
-	}
-	markers := map[string]*supervise.Marker{}
-	err = sh.List(ctx, "marker.", func(e kvlocation.SharedEntry) bool {
-		var m supervise.Marker
-		if json.Unmarshal(e.Value, &m) == nil && m.Until.After(now) {
-			markers[m.Worker] = &m
-		}
-		return true
-	})
-	if err != nil {
-		return nil, err
-	}
-	reply := WorkersReply{Mesh: n.cfg.Mesh, AnsweredBy: n.cfg.RID, Now: now.UTC(), Workers: []WorkerStatus{}}
-	err = sh.List(ctx, "worker.", func(e kvlocation.SharedEntry) bool {
-		w := WorkerStatus{Written: e.Time}
-		if json.Unmarshal(e.Value, &w.Record) == nil {
-			w.Marker = markers[w.Worker]
-			delete(markers, w.Worker)
-			reply.Workers = append(reply.Workers, w)
-		}
-		return true
-	})
-	for worker, m := range markers { // announced before it has ever reported, or gone since
-		reply.Workers = append(reply.Workers, WorkerStatus{Record: supervise.Record{Worker: worker}, Marker: m})
-	}
-	slices.SortFunc(reply.Workers, func(a, b WorkerStatus) int { return strings.Compare(a.Worker, b.Worker) })
-	return reply, err
+	workers, err := supervise.Workers(ctx, n.shared(), supervise.DefaultPolicy(), nil)
+	return WorkersReply{Mesh: n.cfg.Mesh, AnsweredBy: n.cfg.RID, Workers: workers}, err
 }

@@ -137,6 +137,10 @@ func TestNodeReports(t *testing.T) {
 	if r := later(2); r.Progress == stuck.Progress {
 		t.Error("the progress does not go on")
 	}
+	var seen fabric.WorkersReply
+	if err := askAdmin(t, s.Connect(t), "fab.m.admin.workers", "", &seen); err != nil || len(seen.Workers) != 1 || seen.Workers[0].Worker != "a" || seen.Workers[0].Verdict != supervise.Healthy {
+		t.Errorf("the operator sees %+v, %v", seen, err)
+	}
 	stopNode(t, a)
 	if r := read(); r.State != supervise.Stopped {
 		t.Errorf("after an orderly end it is %+v", r)
