@@ -105,7 +105,12 @@ func Run(ctx context.Context, via Via, a *Act) *Result {
 	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
 	defer cancel()
 	r := &Result{ID: a.ID}
-	if r.err = r.run(ctx, via, a); r.err != nil {
+	return r.Fail(r.run(ctx, via, a))
+}
+
+// Fail says how the operation failed; nil means that it did not.
+func (r *Result) Fail(err error) *Result {
+	if r.err = err; r.err != nil {
 		r.Failure = &Failure{Text: r.err.Error(), Kind: outcome.KindOf(r.err), Acceptance: outcome.AcceptanceOf(r.err), Plain: true}
 		if e := (*outcome.Error)(nil); errors.As(r.err, &e) {
 			r.Failure.Remote, r.Failure.Plain = e.Remote, false

@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"natsfabric/conformance/internal/job"
 	"natsfabric/fabrictest"
+	"natsfabric/relocate"
 )
 
 // Channel is the channel that members serve.
@@ -102,6 +104,24 @@ func (m *Member) SetWeight(t testing.TB, weight int) {
 	fabrictest.Eventually(t, Long, "the weight is changed", func() bool {
 		return strings.Count(m.Stdout(), "weight done") > before
 	})
+}
+
+// Relocate moves all that the member owns, and waits for what came of it.
+func (m *Member) Relocate(t testing.TB, mode relocate.Mode) (r relocate.Result) {
+	t.Helper()
+	text, err := json.Marshal(mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintln(m.input, "relocate", string(text)); err != nil {
+		t.Fatal(err)
+	}
+	line := m.WaitOutput(t, "relocated ")
+	_, told, _ := strings.Cut(line, "relocated ")
+	if err := json.Unmarshal([]byte(told), &r); err != nil {
+		t.Fatalf("%q: %v", line, err)
+	}
+	return r
 }
 
 // Changes returns the host state changes so far, "Serving Preparing REASON" and so on.

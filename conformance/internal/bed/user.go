@@ -17,6 +17,7 @@ import (
 	"natsfabric/objects"
 	"natsfabric/outcome"
 	"natsfabric/relocate"
+	"natsfabric/session/client"
 )
 
 // User issues operations at objects, from the test's process or from a member's, and records each of them.
@@ -24,6 +25,7 @@ type User struct {
 	*history.Recorder
 	via    act.Via
 	member *Member
+	bound  *client.Binding // of a session
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
@@ -126,9 +128,12 @@ func (u *User) begin(a Act) Act {
 
 func (u *User) run(ctx context.Context, a Act) string {
 	var r *act.Result
-	if u.member != nil {
+	switch {
+	case u.member != nil:
 		r = u.elsewhere(&a)
-	} else {
+	case u.bound != nil:
+		r = u.relayed(ctx, &a)
+	default:
 		r = act.Run(ctx, u.via, &a)
 	}
 	u.mu.Lock()

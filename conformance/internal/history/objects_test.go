@@ -156,6 +156,15 @@ func TestObjectValidators(t *testing.T) {
 		{"another owner, same number", Monotonic, life().write(ready, "b", 5, 1), "another owner has owner generation 1 after 1"},
 		{"owner generation back", Monotonic, life().write(ready, "a", 5, 0), "owner generation 0 follows 1"},
 		{"lease generation back", Monotonic, life().write(ready, "a", 5, 1, lease(6)), "lease generation 6 follows 7"},
+		{"turns that the target does not know", StateKept, moved().counted("b", 5, 2, 3), "turn 3 at b under owner generation 2 followed turn 1"},
+		{"turns that the source has again", StateKept, moved().counted("b", 5, 2, 1), "turn 1 at b"},
+		{"a token before the commit", Inert, moved().by("b", journal.Restore, 5, 2), "restore at b (lifecycle 7) had the token"},
+		{"another target", Inert, moved().by("c", journal.Factory, 5, 2, arriving), "to which no record says that it moves"},
+		{"given up and taken back", Boundary, life().move("preparing").move("accepted").write(ready, "a", 5, 1), "it was given up to b, and is ready at a"},
+		{"given up to somebody else", Boundary, life().move("preparing").move("accepted").write(ready, "c", 5, 2), "and is ready at c"},
+		{"given up without a word", Boundary, life().move("accepted"), "in a move that was not prepared"},
+		{"another owner without a move", Boundary, life().write(ready, "b", 5, 2), "it went from a to b without a move"},
+		{"another owner of what is prepared", Boundary, life().move("preparing").write(ready, "b", 5, 2), "it was prepared at a, and is owned by b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			broken := Judge(&c.bad.e, c.v)
@@ -164,6 +173,28 @@ func TestObjectValidators(t *testing.T) {
 			}
 		})
 	}
+}
+
+// move writes a move of generation 5 from a to b: preparing or accepted.
+func (f *forged) move(how string) *forged {
+	return f.write(kvlocation.PhaseMoving, "a", 5, 1, func(w *Write) {
+		w.Record.Move = &kvlocation.Move{Op: "op", Target: kvlocation.Owner{RID: "b", Lifecycle: 7}, Accepted: how == "accepted"}
+	})
+}
+
+func (f *forged) counted(rid string, generation, owner uint64, turns int) *forged {
+	return f.by(rid, journal.Turn, generation, owner, func(e *journal.Event) { e.Turns = turns }).by(rid, journal.TurnEnd, generation, owner)
+}
+
+func arriving(e *journal.Event) { e.Moved, e.Token = true, "none" }
+
+// moved is a life whose last incarnation went from a, where it had one turn, to b.
+func moved() *forged {
+	f := life().counted("a", 5, 1, 1).move("preparing").by("b", journal.Factory, 5, 2, arriving).
+		by("b", journal.Restore, 5, 2, token("none")).move("accepted")
+	return f.write(ready, "b", 5, 2, func(w *Write) {
+		w.Record.Move = &kvlocation.Move{Op: "op", Target: w.Record.Owner, Accepted: true}
+	}).by("b", journal.Activate, 5, 2)
 }
 
 // What comes close to a breach and is none.
@@ -188,6 +219,8 @@ func TestObjectValidatorsLetPass(t *testing.T) {
 			op(from(at(Send, "p", nil), 20, 25)).turn("a", 5, 1, "p").op(from(at(Send, "q", nil), 19, 24)).turn("a", 5, 1, "q"),
 		"not seen accepted": life().op(from(at(Send, "p", nil), 20, 21)).turn("a", 5, 1, "p").
 			op(from(at(Request, "q", fails(outcome.Unknown, false)), 10, 11)).turn("a", 5, 1, "q"),
+		"a move":                           moved().counted("b", 5, 2, 2),
+		"a move that was given up":         life().move("preparing").write(ready, "a", 5, 1).turn("a", 5, 1),
 		"published again":                  again,
 		"a creation refused, never Ready":  (&forged{}).write(creating, "a", 0, 1).by("a", journal.Factory, 1, 1).write(missing, "", 1, 1).op(at(Create, "made", fails(outcome.NotAccepted, true))),
 		"records that nobody watched":      (&forged{}).turn("a", 5, 1, "one").op(at(Request, "one", nil)).op(at(Create, "made", nil)),

@@ -70,6 +70,10 @@ var (
 	Monotonic   = Validator{"I6", "lifecycles, lease generations, object generations, owner generations and tokens never go back", monotonic}
 	Isolation   = Validator{"I9", "one slow or dead node does not slow the others down", isolation}
 	Bounded     = Validator{"I10", "goroutines, subscriptions, connections, consumers and records stay bounded", bounded}
+	// StateKept, Inert and Boundary are the rules of moves, FO-4.4f, FO-5 and FO-10.13.
+	StateKept = Validator{"FO-4.4f", "a moved object is the same one, with its state", stateKept}
+	Inert     = Validator{"FO-5", "a move's target has no token before its commit, and no other target is tried", inert}
+	Boundary  = Validator{"FO-10.13", "an object that was given up goes to that target or to nobody, and changes its owner by moves alone", boundary}
 	// Identity is no invariant of its own but the rule FO-2.2.
 	Identity = Validator{"FO-2.2", "an operation at a named node runs there or nowhere", identity}
 	// Reselection is the rule FO-10.1: of an operation's attempts, only the last may have been taken.
@@ -80,7 +84,8 @@ var (
 
 // All returns every validator.
 func All() []Validator {
-	return []Validator{OneOwner, AtMostOnce, NoLoss, InOrder, OneTerminal, Monotonic, Isolation, Bounded, Identity, Reselection, NoAdvice}
+	return []Validator{OneOwner, AtMostOnce, NoLoss, InOrder, OneTerminal, Monotonic, StateKept, Inert, Boundary, Isolation, Bounded,
+		Identity, Reselection, NoAdvice}
 }
 
 // maxListed bounds how many breaches of one promise are listed.

@@ -26,6 +26,8 @@ const (
 	CaptureEnd  What = "capture end"  // it returned
 	Restore     What = "restore"      // the state is restored at a move's target, before the move is certain
 	RestoreEnd  What = "restore end"  // it returned
+	Bound       What = "bound"        // a session was bound to the Actor, Detail names it
+	Unbound     What = "unbound"      // the binding is over, Detail names the session and How says why
 )
 
 // Event is one line of a journal.

@@ -3,9 +3,10 @@
 //
 // It hosts objects, too, which note what they do in a journal that all members of a bed share (package journal).
 //
-// It writes "ready LIFECYCLE" once it serves, "state FROM TO REASON" at each change of its host state, and takes
-// commands on standard input: "weight N" answers "weight done" or "weight failed WHY"; "act JSON" carries out an
-// operation at an object (package act) and answers "acted JSON".
+// It writes "sessions URL" when it takes clients' sessions, "ready LIFECYCLE" once it serves, "state FROM TO REASON" at
+// each change of its host state, and takes commands on standard input: "weight N" answers "weight done" or "weight failed
+// WHY"; "act JSON" carries out an operation at an object (package act) and answers "acted JSON"; "relocate JSON" moves all
+// that it owns, in the mode of the JSON, and answers "relocated JSON".
 package main
 
 import (
@@ -15,6 +16,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -32,16 +35,22 @@ import (
 	"natsfabric/fabric"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
+	"natsfabric/relocate"
+	"natsfabric/session"
 )
 
 // shutdownTime bounds an orderly end.
 const shutdownTime = 20 * time.Second
+
+// relocationTime bounds a move of everything.
+const relocationTime = time.Minute
 
 func main() {
 	var cfg fabric.Config
 	var spec channels.Spec
 	var kind, ledger, book string
 	var capacity int
+	var sessions bool
 	flag.StringVar(&cfg.Mesh, "mesh", "", "mesh")
 	flag.StringVar(&cfg.RID, "rid", "", "name of the node")
 	flag.StringVar(&cfg.Connect.URL, "url", "", "NATS URL")
@@ -57,6 +66,11 @@ func main() {
 	flag.StringVar(&ledger, "ledger", "", "file to append to")
 	flag.StringVar(&book, "journal", "", "file in which objects note what they do; without one the node hosts none")
 	flag.IntVar(&capacity, "capacity", 0, "objects of each type at most")
+	flag.StringVar(&cfg.AppVersion, "version", "", "application version")
+	flag.StringVar(&cfg.Wave, "wave", "", "maintenance wave")
+	flag.DurationVar(&cfg.Relocation.UnitTimeout, "unit", 0, "deadline of one object's move")
+	flag.BoolVar(&cfg.Relocation.NoFollow, "nofollow", false, "pass nothing on to objects that have moved away")
+	flag.BoolVar(&sessions, "sessions", false, "take clients' sessions, on a port of the loopback interface")
 	flag.Parse()
 	spec.Kind = kvlocation.ChannelKind(kind)
 	if book != "" {
@@ -67,14 +81,20 @@ func main() {
 		}
 		defer w.Close()
 		cfg.Types = (&library{rid: cfg.RID, journal: w, gates: filepath.Dir(book)}).types(capacity)
+		cfg.Sessions = &session.Config{Authenticate: anybody, Heartbeat: time.Second}
 	}
-	if err := run(cfg, spec, ledger); err != nil {
+	if err := run(cfg, spec, ledger, sessions); err != nil {
 		fmt.Println("failed", err)
 		os.Exit(1)
 	}
 }
 
-func run(cfg fabric.Config, spec channels.Spec, ledger string) error {
+// anybody lets every client in under the name that it gives itself.
+func anybody(_ context.Context, h session.Hello) (session.Identity, error) {
+	return session.Identity{Subject: h.Client}, nil
+}
+
+func run(cfg fabric.Config, spec channels.Spec, ledger string, sessions bool) error {
 	file, err := os.OpenFile(ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -93,6 +113,16 @@ func run(cfg fabric.Config, spec channels.Spec, ledger string) error {
 	n, err := fabric.Start(ctx, cfg)
 	if err != nil {
 		return err
+	}
+	if sessions {
+		web, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		server := &http.Server{Handler: n.Sessions().Handler(), ReadHeaderTimeout: shutdownTime}
+		defer server.Close()
+		go func() { _ = server.Serve(web) }()
+		fmt.Println("sessions", "ws://"+web.Addr().String())
 	}
 	states := n.States(context.Background())
 	fmt.Println("ready", n.Lifecycle())
@@ -123,6 +153,10 @@ func commands(n *fabric.Node, channel string) {
 			go carryOut(n, text)
 			continue
 		}
+		if text, ok := strings.CutPrefix(in.Text(), "relocate "); ok {
+			go relocateAll(n, text)
+			continue
+		}
 		var weight int
 		if _, err := fmt.Sscanf(in.Text(), "weight %d", &weight); err != nil {
 			fmt.Println("failed", in.Text())
@@ -151,6 +185,28 @@ func carryOut(n *fabric.Node, text string) {
 		return
 	}
 	fmt.Println("acted", string(data))
+}
+
+// relocateAll moves everything that the node owns.
+func relocateAll(n *fabric.Node, text string) {
+	var mode relocate.Mode
+	if err := json.Unmarshal([]byte(text), &mode); err != nil {
+		fmt.Println("failed", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), relocationTime)
+	defer cancel()
+	r, err := n.Relocate(ctx, mode)
+	if err != nil {
+		fmt.Println("failed", err)
+		return
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		fmt.Println("failed", err)
+		return
+	}
+	fmt.Println("relocated", string(data))
 }
 
 // worker is the handler of the channel.

@@ -16,6 +16,7 @@ import (
 	"natsfabric/fence"
 	"natsfabric/objects"
 	"natsfabric/outcome"
+	"natsfabric/session"
 )
 
 // library makes this process's objects.
@@ -190,6 +191,19 @@ func (b *book) Restore(ctx context.Context, self *objects.Self, s objects.State)
 	return nil
 }
 
+// Bound and Unbound note what sessions the Actor has.
+func (b *book) Bound(_ context.Context, self *objects.Self, s *session.Binding) {
+	e := b.event(self, journal.Bound)
+	e.Detail = s.Session().String()
+	b.note(e)
+}
+
+func (b *book) Unbound(_ context.Context, self *objects.Self, s *session.Binding, why session.Reason) {
+	e := b.event(self, journal.Unbound)
+	e.Detail, e.How = s.Session().String(), string(why)
+	b.note(e)
+}
+
 func (b *book) Joining(_ context.Context, self *objects.Self, actor objects.ActorRef) error {
 	e := b.event(self, journal.Joining)
 	e.Detail = actor.String()
@@ -250,6 +264,8 @@ func (b *book) Handle(ctx context.Context, r *objects.Request) (_ objects.Reply,
 	case job.Broadcast:
 		_, err := self.Broadcast(ctx, job.Job{ID: j.ID}.Encode())
 		state.Said = said(err)
+	case job.Push:
+		state.Said = push(ctx, r, state)
 	case job.Big:
 		return objects.Reply{Data: make([]byte, j.Size)}, nil
 	default:
@@ -259,6 +275,19 @@ func (b *book) Handle(ctx context.Context, r *objects.Request) (_ objects.Reply,
 	}
 	data, err := json.Marshal(state)
 	return objects.Reply{Data: data}, err
+}
+
+// push sends the state to the Actor's session, and says what came of it.
+func push(ctx context.Context, r *objects.Request, state job.State) string {
+	s, bound := session.Of(r)
+	if !bound {
+		return "no session is bound"
+	}
+	data, err := json.Marshal(state)
+	if err != nil {
+		return err.Error()
+	}
+	return said(s.Push(ctx, data))
 }
 
 // guarded notes a guarded write and what came of it.
