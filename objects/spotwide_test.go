@@ -273,6 +273,9 @@ func TestSpotWide(t *testing.T) {
 		if err := w.c.Spots().Close(w.ctx(), one); err != nil {
 			t.Fatal(err)
 		}
+		if w.a.rt.find(kvlocation.KindActor, "u") != nil {
+			t.Fatal("its node still has the member")
+		}
 		if w.tape.closings["u"] != CloseSpot {
 			t.Fatalf("its closing: %v", w.tape.closings)
 		}
