@@ -20,7 +20,26 @@
 //
 //	Missing -- Create, instance intent --> Creating -- factory ran --> Ready -- Close, Destroy, Release --> Missing
 //
-// In memory an object is creating (its mail is held, nothing is accepted), open, closing (mail is held), closed.
+// In memory an object is creating (its mail is held, nothing is accepted), open, closing (mail is held), closed; for a move it is
+// sealed at its source (no turn runs, mail is held) and arriving at its target (mail is held).
+//
+// # Moves
+//
+// Package relocate moves units, an Actor or a Spot, from one node to another; here are the two sides of it. A [Departure]
+// seals the unit's objects between two turns, captures what they consist of (state, timers, what was accepted and has not
+// run, the companion's value), holds what arrives, and in the end sends the rest on and follows. An [Arrival] reserves,
+// makes the instances while it holds what arrives, and opens them once the commit is known. Order: what was accepted at the
+// source, the numbered hold up to h, what came to the target meanwhile, the rest.
+//
+//   - Before the boundary a departure can be aborted: what was captured stands first again, what was held is accepted behind
+//     it, the timers run on. From the boundary on the source never runs the object again (FO-5b, FO-10.13).
+//   - The source says of nothing that it holds that it was accepted. Answers go from the target straight to whoever asked,
+//     also to a caller of the source's own process, which waits on a reply subject of that process (channels.Router.Await).
+//   - A due timer goes along as work or as timer, never as both, and is early nowhere.
+//   - Follow (FO-4.2b): what reaches the old owner is sent on, with its own reply subject, within bounds of time, count, bytes and
+//     hops; its answer, or the notice of its acceptance, tells the sender the new place, which replaces a route only when it
+//     is newer. Turns of the framework (Destroy, Join) that meet a move wait for its end, and go on where the object is.
+//   - A [Companion] is another package's part of an object (the bindings of its sessions).
 //
 // # Guarantees
 //
@@ -74,7 +93,11 @@
 //     surface.
 //   - call.go is the caller of a message, route.go the cache of routes, placement.go the choice of a node, chaincall.go
 //     what a call out of a turn carries.
-//   - inbound.go is what other nodes ask, gateway.go what plain NATS clients ask.
+//   - inbound.go is what other nodes ask, gateway.go what plain NATS clients ask, callat.go one attempt at a named node.
+//   - seal.go halts an object; depart.go, depart_capture.go and depart_end.go are a move's source, arrive.go and
+//     arrive_load.go its target, move.go, cargo.go, cargo_code.go and parcel.go what goes between them, moved.go the mail
+//     that came so, timer_move.go the timers, follow.go message follow, moving.go and gauge.go what is under way,
+//     companion.go the companion.
 //   - create.go, flight.go and activation.go make objects; settle.go pursues record writes; adopt.go keeps objects after a
 //     lapse; end.go closes them; release.go takes them from the dead, which proof.go
 //     proves.

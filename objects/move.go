@@ -54,9 +54,10 @@ func (m MemberMode) String() string {
 }
 
 const (
-	// DefaultMaxState is the default of Type.MaxState, MaxMaxState its greatest value, in bytes.
+	// DefaultMaxState is the default of Type.MaxState, in bytes.
 	DefaultMaxState = 32 << 20
-	MaxMaxState     = 256 << 20
+	// MaxMaxState is its greatest value.
+	MaxMaxState = 256 << 20
 )
 
 // State is what an object's instance consists of while it moves: opaque to the fabric, versioned by the application.

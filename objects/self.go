@@ -70,12 +70,12 @@ func (s *Self) Logger() *zap.Logger {
 }
 
 // SetTimer starts a timer, or starts it anew if the object has one of that name: once, after the given time, a turn
-// runs whose Request.Timer is the name. Timers live in memory: they end with the object's stay at this node. While the
-// node's lease has lapsed no timer runs; one that became due meanwhile runs once the object was adopted again.
+// runs whose Request.Timer is the name. Timers live in memory: they move with the object, and end with it or with its
+// node. While the node's lease has lapsed no timer runs; one that became due meanwhile runs once the object was adopted again.
 //
 // The error is an *outcome.Error with NotAccepted: InvalidOperation for a negative time or a name that is empty or
 // above 255 bytes, CapacityExceeded when the object has MaxTimers or the data is larger than its mailbox, Unavailable
-// when ownership is lost or the object is closed.
+// when ownership is lost, the object is closed, or it moves and its timers have been captured.
 func (s *Self) SetTimer(name string, after time.Duration, data []byte) error {
 	return s.o.setTimer(name, after, data)
 }
