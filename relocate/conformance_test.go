@@ -187,6 +187,12 @@ func (b *bed) still(id, why string, f func() bool) {
 	}
 }
 
+// unknownFor comes true when a side has asked again for the result of a write whose answers are lost, and has not yet read the record.
+func unknownFor(lost *fabrictest.Armed) func() bool {
+	begun := time.Now()
+	return func() bool { return time.Since(begun) > 7*time.Second && lost.Count() >= 3 }
+}
+
 // fo1016: while the result of a write is unknown neither the source admits nor the target dispatches.
 func fo1016(t *testing.T) {
 	t.Parallel()
@@ -202,7 +208,7 @@ func fo1016(t *testing.T) {
 		lost := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Times: -1, Answer: true, Action: fabrictest.Drop})
 		v := n1.begin(id, "n2")
 		lost.Wait(t)
-		b.still(id, "while the abort's result is unknown", func() bool { return lost.Count() >= 3 })
+		b.still(id, "while the abort's result is unknown", unknownFor(lost))
 		lost.Disarm()
 		_, err := v.wait(t)
 		wantReason(t, err, outcome.NotAccepted, relocate.RelocationFailed)
@@ -220,7 +226,7 @@ func fo1016(t *testing.T) {
 		lost := n2.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Times: -1, Answer: true, Action: fabrictest.Drop})
 		v := n1.begin(id, "n2")
 		lost.Wait(t)
-		b.still(id, "while the commit's result is unknown", func() bool { return lost.Count() >= 3 })
+		b.still(id, "while the commit's result is unknown", unknownFor(lost))
 		lost.Disarm()
 		if _, err := v.wait(t); err != nil {
 			t.Fatal(err)
@@ -235,6 +241,25 @@ func fo1016(t *testing.T) {
 	})
 }
 
+// Answers to a node's record writes never come through, but reads do: the record itself says what became of them.
+func TestAnswersNeverCome(t *testing.T) {
+	t.Parallel()
+	b, n1, n2, n3, id := three(t)
+	s := n3.send(id, "s", 2*time.Millisecond, 50*time.Second)
+	received(t, 5, s)
+	for _, n := range []*node{n1, n2} {
+		n.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Times: -1, Answer: true, Action: fabrictest.Drop})
+	}
+	n1.move(id, "n2")
+	received(t, 5, s)
+	s.end()
+	b.ledger.judge(t, id, s)
+	for _, err := range s.failures() {
+		t.Errorf("a request failed: %v", err)
+	}
+	b.wantOwner(actorKey(id), "n2", false)
+}
+
 // fo7e: while the result of *accepted* is unknown, the source's deadline does not open it.
 func fo7e(t *testing.T) {
 	t.Parallel()
@@ -247,7 +272,7 @@ func fo7e(t *testing.T) {
 	v := n1.begin(id, "n2")
 	held.Wait(t)
 	b.still(id, "while the result of accepted is unknown, past the unit's deadline", func() bool {
-		return time.Since(begun) > relocate.MinUnitTimeout+time.Second && held.Count() >= 2
+		return time.Since(begun) > 7*time.Second && held.Count() >= 2
 	})
 	held.Disarm()
 	_, err := v.wait(t)

@@ -201,6 +201,7 @@ func (m *machine) writes(w world, visit func(world, bool), source bool) {
 			deliver(n, applied, viewNone, n.last, next.h)
 		}
 	case f.resolve && f.stage == unanswered:
+		deliver(w, refused, w.rec().view(), w.last, w.rec().h) // the answers do not come through, and the record was read
 		v := viewNone
 		if w.last != f.own {
 			v = w.rec().view()
@@ -210,7 +211,8 @@ func (m *machine) writes(w world, visit func(world, bool), source bool) {
 			h = w.rec().h
 		}
 		deliver(w, applied, v, f.own, h)
-	case f.resolve && w.last != f.expect: // lost: the same action is decided anew
+	case f.resolve && w.last != f.expect: // lost: the record was read, or the same action is decided anew
+		deliver(w, refused, w.rec().view(), w.last, w.rec().h)
 		n := w
 		side(&n).write = flight{verb: f.verb, stage: wanted}
 		visit(n, false)

@@ -11,7 +11,7 @@ import (
 
 const (
 	// writeAttempt is how long one round of a record write may take before the unit hears that its result is unknown.
-	writeAttempt = 10 * time.Second
+	writeAttempt = 5 * time.Second
 	// writePause is the first pause before a write that was certainly not applied is tried again, or one of unknown
 	// result asked for again; it doubles up to writePauseLast.
 	writePause     = 20 * time.Millisecond
@@ -79,11 +79,32 @@ func (r *record) write(ctx context.Context, v verb, again bool, prefix func() ui
 			if r.at, err = r.s.cfg.Store.Read(ctx, r.key); err == nil {
 				ch, err = r.send(ctx, v, prefix)
 			}
+		} else if err != nil {
+			if e, ok := r.moved(); ok {
+				return r.found(v, e)
+			}
 		}
 	} else {
 		ch, err = r.send(ctx, v, prefix)
 	}
 	return r.judge(v, ch, err)
+}
+
+// moved reads the record when the store's answers do not come through, or come too late to tell what became of the write:
+// once its revision is another, the write can never be applied any more, and the record says what is.
+func (r *record) moved() (kvlocation.Entry, bool) {
+	ctx, cancel := context.WithTimeout(r.s.ctx, readAttempt)
+	defer cancel()
+	e, err := r.s.cfg.Store.Read(ctx, r.key)
+	return e, err == nil && e.Revision != r.at.Revision
+}
+
+// found is the event of a record that says by itself what has to follow.
+func (r *record) found(v verb, e kvlocation.Entry) event {
+	r.at, r.pending, r.tries = e, nil, 0
+	ev := event{kind: evWrote, verb: v, fate: refused, revision: e.Revision}
+	ev.view, ev.h = r.view(e)
+	return ev
 }
 
 // send makes the write of a verb.

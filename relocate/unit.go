@@ -181,7 +181,7 @@ type fate uint8
 const (
 	noFate     fate = iota
 	applied         // view and h say what the record says now, when it was read; else viewNone
-	refused         // definitely not applied: the record, read for certain, is as view says
+	refused         // not applied, or nobody can tell and nobody needs to: the record, read for certain, is as view says
 	notApplied      // definitely not applied, and nothing is known of the record
 	unknown         // sent, and nobody can tell yet
 )

@@ -64,6 +64,9 @@ func stepSource(u unit, e event) (unit, []action, error) {
 
 // prepared judges the result of the write of *preparing*. Whatever the record says, nothing was sealed.
 func (u unit) prepared(e event) (unit, []action, error) {
+	if e.fate == refused && e.view == viewPreparing { // it was applied after all
+		u, e.fate = u.seen(e.revision), applied
+	}
 	if e.fate != applied {
 		return u.to(srcKept), do(doCancel, doKeep), nil
 	}
