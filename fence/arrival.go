@@ -97,8 +97,7 @@ func (a *arrival) send(ctx context.Context, w *sent, expect uint64, subject stri
 			return nil, w.failed(outcome.DeadlineExceeded, "the context had ended before", context.Cause(ctx))
 		}
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-		ack, err := a.js.PublishMsg(attempt, w.msg, jetstream.WithRetryAttempts(0), jetstream.WithExpectStream(a.name),
-			jetstream.WithExpectLastSequenceForSubject(expect, subject))
+		ack, err := a.js.PublishMsg(attempt, w.msg, jetstream.WithRetryAttempts(0), a.expecting(w, expect, subject))
 		cancel()
 		var api *jetstream.APIError
 		switch {
@@ -123,6 +122,15 @@ func (a *arrival) send(ctx context.Context, w *sent, expect uint64, subject stri
 		case <-time.After(againAfter):
 		}
 	}
+}
+
+// expecting compares with the last message of subject: in the shorter form where that is the message's own.
+func (a *arrival) expecting(w *sent, expect uint64, subject string) jetstream.PublishOpt {
+	if subject == w.msg.Subject {
+		return jetstream.WithExpectLastSequencePerSubject(expect)
+	}
+	w.msg.Header.Set(jetstream.ExpectedStreamHeader, a.name)
+	return jetstream.WithExpectLastSequenceForSubject(expect, subject)
 }
 
 // failed ends a write with what is known about it.

@@ -3,6 +3,7 @@ package fence
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,6 +45,15 @@ func pass() error { return nil }
 func TestConformance(t *testing.T) {
 	// FE-13: a node whose lease is lost and whose turns do not end stops itself.
 	t.Run("FE-13", stopsItself)
+
+	// FE-12: where tokens are introduced it is said what they cannot stop.
+	t.Run("FE-12", func(t *testing.T) {
+		for file, says := range map[string]string{"doc.go": "cannot be fenced (FE-12)", "../docs/fencing.md": "## What cannot be fenced"} {
+			if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), says) {
+				t.Errorf("%s does not say %q (%v)", file, says, err)
+			}
+		}
+	})
 
 	// FE-1: the resource remembers the highest and refuses lower ones when the write arrives.
 	t.Run("FE-1", func(t *testing.T) {

@@ -46,8 +46,14 @@ func alive(pid int) bool {
 	return err == nil && !strings.Contains(string(b), "State:\tZ")
 }
 
-// A frozen process, one that ignores SIGTERM, and one that runs: fenced is said when it is gone and not before.
-func TestProcess(t *testing.T) {
+func TestConformance(t *testing.T) {
+	// FE-6: from outside of the process, which is asked nothing: it may be frozen.
+	t.Run("FE-6", processes)
+}
+
+// processes fences a frozen process, one that ignores SIGTERM, and one that runs: fenced is said when it is gone and not
+// before.
+func processes(t *testing.T) {
 	for name, x := range map[string]struct {
 		grace  time.Duration
 		freeze bool

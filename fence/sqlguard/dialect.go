@@ -77,15 +77,15 @@ func badName(field, name string) error {
 	return fmt.Errorf("sqlguard: %s %.80q: a name must be 1 to %d letters, digits and underscores and begin with no digit; a table may be schema.table", field, name, maxName)
 }
 
-// statement collects a statement's text and its arguments.
-type statement struct {
+// writer writes a statement, whose parameters it counts.
+type writer struct {
 	strings.Builder
-	d    Dialect
-	args []any
+	d Dialect
+	n int
 }
 
-// arg appends a parameter.
-func (s *statement) arg(v any) {
-	s.args = append(s.args, v)
-	s.WriteString(s.d.Placeholder(len(s.args)))
+// param returns the next parameter.
+func (w *writer) param() string {
+	w.n++
+	return w.d.Placeholder(w.n)
 }

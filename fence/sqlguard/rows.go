@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 
 	"natsfabric/fence"
 	"natsfabric/outcome"
@@ -47,7 +49,14 @@ type Rows struct {
 	table         string   // quoted
 	key           []string // quoted
 	source, token string   // quoted
+	read          string   // the statement that reads a row's token
+
+	mu    sync.RWMutex
+	texts map[string]string // guarded by mu; statements by form and columns, at most maxTexts
 }
+
+// maxTexts bounds the statements that a Rows remembers. A program has as many as it has sets of columns to write.
+const maxTexts = 256
 
 // NewRows returns the guard of a table's rows. It talks to no database. Errors are of the configuration.
 func NewRows(c RowsConfig) (*Rows, error) {
@@ -60,7 +69,7 @@ func NewRows(c RowsConfig) (*Rows, error) {
 	if len(c.Key) == 0 {
 		return nil, errors.New("sqlguard: RowsConfig.Key is empty: it names the columns of a unique key")
 	}
-	r := &Rows{gate: fence.NewGate(c.Table, c.Source), d: c.Dialect, key: slices.Clone(c.Key)}
+	r := &Rows{gate: fence.NewGate(c.Table, c.Source), d: c.Dialect, key: slices.Clone(c.Key), texts: map[string]string{}}
 	var errs [3]error
 	r.table, errs[0] = quoted("RowsConfig.Table", c.Table, 1)
 	r.source, errs[1] = quoted("RowsConfig.SourceColumn", c.SourceColumn, 0)
@@ -74,6 +83,10 @@ func NewRows(c RowsConfig) (*Rows, error) {
 			return nil, err
 		}
 	}
+	w := &writer{d: r.d}
+	fmt.Fprintf(w, "SELECT %s, %s FROM %s WHERE ", r.source, r.token, r.table)
+	r.where(w)
+	r.read = w.String()
 	return r, nil
 }
 
@@ -91,27 +104,30 @@ func (r *Rows) Schema() []string {
 // nothing is written, and a transaction given as q is rolled back: *fence.StaleError, *fence.SourceError,
 // InvalidOperation without a token or with a name that is none, NotFound when there is no such row.
 func (r *Rows) Update(ctx context.Context, q Querier, key []any, set ...Column) error {
-	return r.write(ctx, q, key, set, r.update)
+	return r.write(ctx, q, key, set, update)
 }
 
 // Put is Update, or the row's insertion when there is none.
 func (r *Rows) Put(ctx context.Context, q Querier, key []any, set ...Column) error {
-	return r.write(ctx, q, key, set, r.put)
+	return r.write(ctx, q, key, set, put)
 }
 
 // Raise makes the token of ctx the highest that the row has seen, so that from its return on no older holder writes the
 // row (FE-11). It refuses as Update does: where there is no row, nothing can remember. Put one, or use a Guard.
 func (r *Rows) Raise(ctx context.Context, q Querier, key []any) error {
-	return r.write(ctx, q, key, nil, r.update)
+	return r.write(ctx, q, key, nil, update)
 }
 
 // Stats returns what this guard has decided; other processes' are not in it.
 func (r *Rows) Stats() fence.Stats { return r.gate.Stats() }
 
-// shape writes a statement of the given token.
-type shape func(s *statement, t fence.Token, key []any, names []string, set []Column)
+// The forms of statements.
+const (
+	update = 'u'
+	put    = 'p'
+)
 
-func (r *Rows) write(ctx context.Context, q Querier, key []any, set []Column, form shape) error {
+func (r *Rows) write(ctx context.Context, q Querier, key []any, set []Column, form byte) error {
 	err := r.try(ctx, q, key, set, form)
 	if err == nil {
 		if len(set) > 0 {
@@ -125,7 +141,7 @@ func (r *Rows) write(ctx context.Context, q Querier, key []any, set []Column, fo
 	return err
 }
 
-func (r *Rows) try(ctx context.Context, q Querier, key []any, set []Column, form shape) error {
+func (r *Rows) try(ctx context.Context, q Querier, key []any, set []Column, form byte) error {
 	t, err := r.gate.Token(ctx)
 	if err != nil {
 		return err
@@ -133,25 +149,27 @@ func (r *Rows) try(ctx context.Context, q Querier, key []any, set []Column, form
 	if len(key) != len(r.key) {
 		return r.wrong(outcome.InvalidOperation, fmt.Sprintf("the key has %d values, its columns are %d", len(key), len(r.key)), nil)
 	}
-	names := make([]string, len(set))
-	for i, c := range set {
-		if names[i], err = quoted("Column.Name", c.Name, 0); err != nil {
-			return r.wrong(outcome.InvalidOperation, "", err)
-		}
-		if names[i] == r.source || names[i] == r.token || slices.Contains(r.key, names[i]) {
-			return r.wrong(outcome.InvalidOperation, "column "+names[i]+" is the guard's or the key's", nil)
-		}
+	text, err := r.text(form, set)
+	if err != nil {
+		return err
 	}
-	s := &statement{d: r.d}
-	form(s, t, key, names, set)
-	changed, err := exec(ctx, q, s.String(), s.args...)
+	numbers := t.Numbers()
+	args := make([]any, 0, len(set)+len(key)+4)
+	if form == put {
+		args = append(args, key...)
+	}
+	for _, c := range set {
+		args = append(args, c.Value)
+	}
+	args = append(args, t.Source, numbers)
+	if form == update {
+		args = append(append(args, key...), t.Source, numbers)
+	}
+	changed, err := exec(ctx, q, text, args...)
 	if err != nil || changed {
 		return failed(r.gate, err)
 	}
-	s = &statement{d: r.d}
-	fmt.Fprintf(s, "SELECT %s, %s FROM %s WHERE ", r.source, r.token, r.table)
-	r.where(s, key)
-	seen, err := readToken(q.QueryRowContext(ctx, s.String(), s.args...))
+	seen, err := readToken(q.QueryRowContext(ctx, r.read, key...))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return r.wrong(outcome.NotFound, "there is no such row", nil)
@@ -161,70 +179,77 @@ func (r *Rows) try(ctx context.Context, q Querier, key []any, set []Column, form
 	return refusal(r.gate, t, seen)
 }
 
-// update writes: UPDATE table SET column = .., source = .., token = .. WHERE key = .. AND <the token may>.
-func (r *Rows) update(s *statement, t fence.Token, key []any, names []string, set []Column) {
-	fmt.Fprintf(s, "UPDATE %s SET ", r.table)
-	for i, name := range names {
-		fmt.Fprintf(s, "%s = ", name)
-		s.arg(set[i].Value)
-		s.WriteString(", ")
+// text returns the statement of a form that writes the columns.
+func (r *Rows) text(form byte, set []Column) (string, error) {
+	id := string(form)
+	for _, c := range set {
+		id += "," + c.Name
 	}
-	fmt.Fprintf(s, "%s = ", r.source)
-	s.arg(t.Source)
-	fmt.Fprintf(s, ", %s = ", r.token)
-	s.arg(t.Numbers())
-	s.WriteString(" WHERE ")
-	r.where(s, key)
-	fmt.Fprintf(s, " AND %s %s IN ('', ", r.source, r.d.Bytewise)
-	s.arg(t.Source)
-	fmt.Fprintf(s, ") AND %s %s <= ", r.token, r.d.Bytewise)
-	s.arg(t.Numbers())
+	r.mu.RLock()
+	text, ok := r.texts[id]
+	r.mu.RUnlock()
+	if ok {
+		return text, nil
+	}
+	names := make([]string, len(set))
+	for i, c := range set {
+		var err error
+		if names[i], err = quoted("Column.Name", c.Name, 0); err != nil {
+			return "", r.wrong(outcome.InvalidOperation, "", err)
+		}
+		if names[i] == r.source || names[i] == r.token || slices.Contains(r.key, names[i]) {
+			return "", r.wrong(outcome.InvalidOperation, "column "+names[i]+" is the guard's or the key's", nil)
+		}
+	}
+	w := &writer{d: r.d}
+	if form == put {
+		r.put(w, names)
+	} else {
+		r.update(w, names)
+	}
+	text = w.String()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.texts) < maxTexts {
+		r.texts[id] = text
+	}
+	return text, nil
+}
+
+// update writes: UPDATE table SET column = .., source = .., token = .. WHERE key = .. AND <the token may>.
+func (r *Rows) update(w *writer, names []string) {
+	fmt.Fprintf(w, "UPDATE %s SET ", r.table)
+	for _, name := range append(names, r.source) {
+		fmt.Fprintf(w, "%s = %s, ", name, w.param())
+	}
+	fmt.Fprintf(w, "%s = %s WHERE ", r.token, w.param())
+	r.where(w)
+	fmt.Fprintf(w, " AND %s %s IN ('', %s)", r.source, r.d.Bytewise, w.param())
+	fmt.Fprintf(w, " AND %s %s <= %s", r.token, r.d.Bytewise, w.param())
 }
 
 // put writes: INSERT INTO table .. ON CONFLICT (key) DO UPDATE SET .. WHERE <the token may>.
-func (r *Rows) put(s *statement, t fence.Token, key []any, names []string, set []Column) {
-	fmt.Fprintf(s, "INSERT INTO %s AS g (", r.table)
-	for _, k := range r.key {
-		fmt.Fprintf(s, "%s, ", k)
+func (r *Rows) put(w *writer, names []string) {
+	columns := append(append(append([]string(nil), r.key...), names...), r.source, r.token)
+	params, sets := make([]string, len(columns)), make([]string, 0, len(columns))
+	for i := range columns {
+		params[i] = w.param()
 	}
-	for _, n := range names {
-		fmt.Fprintf(s, "%s, ", n)
+	for _, n := range columns[len(r.key):] {
+		sets = append(sets, n+" = excluded."+n)
 	}
-	fmt.Fprintf(s, "%s, %s) VALUES (", r.source, r.token)
-	for _, v := range key {
-		s.arg(v)
-		s.WriteString(", ")
-	}
-	for _, c := range set {
-		s.arg(c.Value)
-		s.WriteString(", ")
-	}
-	s.arg(t.Source)
-	s.WriteString(", ")
-	s.arg(t.Numbers())
-	s.WriteString(") ON CONFLICT (")
-	for i, k := range r.key {
-		if i > 0 {
-			s.WriteString(", ")
-		}
-		s.WriteString(k)
-	}
-	s.WriteString(") DO UPDATE SET ")
-	for _, n := range names {
-		fmt.Fprintf(s, "%s = excluded.%s, ", n, n)
-	}
-	fmt.Fprintf(s, "%[1]s = excluded.%[1]s, %[2]s = excluded.%[2]s WHERE g.%[1]s %[3]s IN ('', excluded.%[1]s) AND g.%[2]s %[3]s <= excluded.%[2]s",
-		r.source, r.token, r.d.Bytewise)
+	fmt.Fprintf(w, "INSERT INTO %s AS g (%s) VALUES (%s) ON CONFLICT (%s) DO UPDATE SET %s", r.table,
+		strings.Join(columns, ", "), strings.Join(params, ", "), strings.Join(r.key, ", "), strings.Join(sets, ", "))
+	fmt.Fprintf(w, " WHERE g.%[1]s %[3]s IN ('', excluded.%[1]s) AND g.%[2]s %[3]s <= excluded.%[2]s", r.source, r.token, r.d.Bytewise)
 }
 
 // where writes: key = .. AND key = ..
-func (r *Rows) where(s *statement, key []any) {
+func (r *Rows) where(w *writer) {
 	for i, k := range r.key {
 		if i > 0 {
-			s.WriteString(" AND ")
+			w.WriteString(" AND ")
 		}
-		fmt.Fprintf(s, "%s = ", k)
-		s.arg(key[i])
+		fmt.Fprintf(w, "%s = %s", k, w.param())
 	}
 }
 

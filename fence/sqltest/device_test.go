@@ -12,10 +12,9 @@ import (
 	"natsfabric/fence/device"
 )
 
-// FE-7 for a database: the role may not log in, its sessions are ended, and what it had begun is not committed. Checked
+// fencedRole is FE-7 for a database: the role may not log in, its sessions are ended, and what it had begun is not committed. Checked
 // apart from the device: by the sessions' own fate, by logging in, and by what stands in the table.
-func TestPostgreSQLDevice(t *testing.T) {
-	t.Parallel()
+func fencedRole(t *testing.T) {
 	url := newSchema(t)
 	admin := open(t, "pgx", url)
 	suffix := time.Now().UnixNano()

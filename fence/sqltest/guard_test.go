@@ -133,8 +133,9 @@ func TestConformance(t *testing.T) {
 		})
 	})
 
-	t.Run("FE-2", func(t *testing.T) { pausedHolder(t) })
-	t.Run("FE-4", func(t *testing.T) { overtakenLeader(t) })
+	t.Run("FE-2", pausedHolder)
+	t.Run("FE-4", overtakenLeader)
+	t.Run("FE-7", fencedRole)
 }
 
 type lostHolder struct {

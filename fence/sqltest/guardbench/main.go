@@ -2,7 +2,8 @@
 //
 //	scripts/postgres with go -C fence/sqltest run ./guardbench            # PostgreSQL, and SQLite in a temporary file
 //
-// Each pair runs the unguarded and the guarded writes for the same time, in alternating order, on the same connection and
+// Statements are prepared once on both sides: a Rows takes any sqlguard.Querier, here one that prepares. Each pair runs the
+// unguarded and the guarded writes for the same time, in alternating order, on the same connection and
 // with the database's default durability. It prints, for each form, the median time of a write on both sides and the
 // median, least and greatest ratio of the pairs.
 package main
@@ -66,7 +67,7 @@ func run(pairs int, span time.Duration, asJSON bool) error {
 		dialect           sqlguard.Dialect
 	}{
 		{"PostgreSQL", "pgx", url, sqlguard.PostgreSQL()},
-		{"SQLite", "sqlite", "file:" + filepath.Join(dir, "db") + "?_pragma=journal_mode(WAL)", sqlguard.SQLite()},
+		{"SQLite", "sqlite", "file:" + filepath.Join(dir, "db") + "?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)", sqlguard.SQLite()},
 	} {
 		db, err := sql.Open(d.driver, d.dsn)
 		if err != nil {
@@ -122,12 +123,14 @@ func compare(db *sql.DB, name string, d sqlguard.Dialect, pairs int, span time.D
 	}
 	plain := "UPDATE guardbench_row SET status = " + d.Placeholder(1) + " WHERE id = " + d.Placeholder(2)
 	write := func(tx *sql.Tx) error { _, err := tx.ExecContext(ctx, plain, "PAID", 8); return err }
+	once := &prepared{db: db, statements: map[string]*sql.Stmt{}}
+	defer once.close()
 	forms := []struct {
 		form               string
 		unguarded, guarded func() error
 	}{
-		{"rows", func() error { _, err := db.ExecContext(ctx, plain, "PAID", 8); return err },
-			func() error { return rows.Update(ctx, db, []any{7}, sqlguard.Column{Name: "status", Value: "PAID"}) }},
+		{"rows", func() error { _, err := once.ExecContext(ctx, plain, "PAID", 8); return err },
+			func() error { return rows.Update(ctx, once, []any{7}, sqlguard.Column{Name: "status", Value: "PAID"}) }},
 		{"guard table", func() error {
 			tx, err := db.BeginTx(ctx, nil)
 			if err != nil {
@@ -150,6 +153,41 @@ func compare(db *sql.DB, name string, d sqlguard.Dialect, pairs int, span time.D
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// prepared is a Querier that prepares each statement once. It is used by one goroutine.
+type prepared struct {
+	db         *sql.DB
+	statements map[string]*sql.Stmt
+}
+
+func (p *prepared) statement(ctx context.Context, text string) (*sql.Stmt, error) {
+	if s := p.statements[text]; s != nil {
+		return s, nil
+	}
+	s, err := p.db.PrepareContext(ctx, text)
+	if err == nil {
+		p.statements[text] = s
+	}
+	return s, err
+}
+
+func (p *prepared) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	s, err := p.statement(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	return s.ExecContext(ctx, args...)
+}
+
+func (p *prepared) QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row {
+	return p.db.QueryRowContext(ctx, text, args...)
+}
+
+func (p *prepared) close() {
+	for _, s := range p.statements {
+		s.Close()
+	}
 }
 
 // measure runs the pairs, the guarded side first in every other one.
