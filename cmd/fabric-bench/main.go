@@ -38,6 +38,7 @@ type cli struct {
 	IdleNodes  int           `help:"Scenario idle: nodes of the large mesh. Default: ${idle_nodes}." placeholder:"N"`
 	Objects    int           `help:"Scenario idle: idle objects on one node. Default: ${objects}." placeholder:"N"`
 	Others     int           `help:"Scenario hot: objects beside the hot one. Default: ${others}." placeholder:"N"`
+	Drain      int           `help:"Scenario drain: Actors that a member moves. Default: ${drain}." placeholder:"N"`
 	Quick      bool          `help:"Short slices, few pairs and objects: shows that everything works, compares nothing. What is given beside it holds."`
 	Dir        string        `help:"Folder for the servers' data, which is removed afterwards. Default: the system's temporary folder. Durability costs what its disk costs." type:"existingdir" placeholder:"DIR"`
 	Profile    string        `help:"Write a CPU profile of every process into this folder." type:"existingdir" placeholder:"DIR"`
@@ -102,6 +103,7 @@ func parse(cli any, args []string, stdout, stderr io.Writer) error {
 			"scenarios": names(), "pairs": fmt.Sprint(bench.DefaultPairs), "slice": bench.DefaultSlice.String(),
 			"idle_window": bench.DefaultIdleWindow.String(), "idle_nodes": fmt.Sprint(bench.DefaultIdleNodes),
 			"objects": fmt.Sprint(bench.DefaultObjects), "others": fmt.Sprint(bench.DefaultOthers),
+			"drain": fmt.Sprint(bench.DefaultDrain),
 		})
 	if err != nil {
 		return err
@@ -122,7 +124,7 @@ func (c *cli) run(ctx context.Context, stdout, stderr io.Writer) error {
 	report, err := bench.Run(ctx, bench.Options{
 		Command: command, Scenarios: append(c.Names, c.Scenario...), Payloads: c.Payload, Callers: c.Callers,
 		Pairs: c.Pairs, Slice: c.Slice, IdleWindow: c.IdleWindow, IdleNodes: c.IdleNodes, Objects: c.Objects,
-		Others: c.Others, Quick: c.Quick, Dir: c.Dir,
+		Others: c.Others, Drain: c.Drain, Quick: c.Quick, Dir: c.Dir,
 		Progress: func(what string) { fmt.Fprintln(stderr, what) },
 	})
 	if len(report.Results) == 0 {

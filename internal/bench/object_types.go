@@ -9,7 +9,8 @@ import (
 	"natsfabric/objects"
 )
 
-// The object types of a process that hosts objects: echo answers with the payload, count counts its turns.
+// The object types of a process that hosts objects: echo answers with the payload, count counts its turns,
+// carry moves (move_types.go).
 const (
 	echoType  = "echo"
 	countType = "count"
@@ -22,6 +23,7 @@ func objectTypes(c *counters, capacity int) []objects.Type {
 		{Name: echoType, Class: kvlocation.ClassActor, New: newEcho, Capacity: capacity},
 		{Name: echoType, Class: kvlocation.ClassInstanceSpot, New: newEcho},
 		{Name: countType, Class: kvlocation.ClassActor, New: c.new},
+		{Name: carryType, Class: kvlocation.ClassActor, New: newCarrier, Capacity: capacity, Move: objects.MoveState},
 	}
 }
 

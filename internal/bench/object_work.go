@@ -222,12 +222,19 @@ type createArgs struct {
 	From    int `json:"from"`
 	To      int `json:"to"` // the first one that is not made
 	Callers int `json:"callers"`
+	// Member, if named, gets them all, and they carry so many bytes of state.
+	Member string `json:"member,omitempty"`
+	State  int    `json:"state,omitempty"`
 }
 
 // create makes idle objects, so many at a time.
 func (r *callerRole) create(ctx context.Context, a createArgs) error {
 	var next atomic.Int64
 	next.Store(int64(a.From))
+	typ, input, opts := echoType, []byte(nil), []objects.CallOption(nil)
+	if a.Member != "" {
+		typ, input, opts = carryType, []byte(strconv.Itoa(a.State)), []objects.CallOption{objects.AtNode(a.Member)}
+	}
 	var wg sync.WaitGroup
 	errs := make([]error, a.Callers)
 	for c := range a.Callers {
@@ -237,7 +244,7 @@ func (r *callerRole) create(ctx context.Context, a createArgs) error {
 				if i >= int64(a.To) || ctx.Err() != nil {
 					return
 				}
-				if _, err := r.node.Actors().Create(ctx, echoType, "idle-"+strconv.FormatInt(i, 10), nil); err != nil {
+				if _, err := r.node.Actors().Create(ctx, typ, "idle-"+strconv.FormatInt(i, 10), input, opts...); err != nil {
 					errs[c] = err
 					return
 				}

@@ -15,6 +15,7 @@ const (
 	DefaultIdleNodes  = 100
 	DefaultObjects    = 1_000_000
 	DefaultOthers     = 1_000
+	DefaultDrain      = 10_000
 )
 
 // What a quick run takes instead.
@@ -24,6 +25,7 @@ const (
 	quickIdleWindow = time.Second
 	quickIdleNodes  = 10
 	quickObjects    = 10_000
+	quickDrain      = 300
 )
 
 // Options says what Run measures. Every field but Command has a default.
@@ -51,7 +53,10 @@ type Options struct {
 	Objects int
 	// Others is the number of objects beside the hot one of the scenario hot, 1 to 100,000. Default 1,000.
 	Others int
-	// Quick takes values that end within minutes for Pairs, Slice, IdleWindow, IdleNodes and Objects, where they are
+	// Drain is the number of Actors that a member has when the scenario drain has it move them, 1 to 1,000,000. Default
+	// 10,000.
+	Drain int
+	// Quick takes values that end within minutes for Pairs, Slice, IdleWindow, IdleNodes, Objects and Drain, where they are
 	// not given: to see that everything works, not to compare.
 	Quick bool
 	// Dir is where servers keep their data; it is created and removed. Default: a temporary folder.
@@ -85,6 +90,7 @@ func (o Options) withDefaults() (Options, error) {
 		or(&o.IdleWindow, quickIdleWindow)
 		or(&o.IdleNodes, quickIdleNodes)
 		or(&o.Objects, quickObjects)
+		or(&o.Drain, quickDrain)
 	}
 	or(&o.Pairs, DefaultPairs)
 	or(&o.Slice, DefaultSlice)
@@ -92,6 +98,7 @@ func (o Options) withDefaults() (Options, error) {
 	or(&o.IdleNodes, DefaultIdleNodes)
 	or(&o.Objects, DefaultObjects)
 	or(&o.Others, DefaultOthers)
+	or(&o.Drain, DefaultDrain)
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
@@ -117,7 +124,8 @@ func (o Options) withDefaults() (Options, error) {
 		inRange("IdleWindow", o.IdleWindow, 10*time.Millisecond, 10*time.Minute),
 		inRange("IdleNodes", o.IdleNodes, smallMesh+1, 500),
 		inRange("Objects", o.Objects, 10, 10_000_000),
-		inRange("Others", o.Others, 1, 100_000))...)
+		inRange("Others", o.Others, 1, 100_000),
+		inRange("Drain", o.Drain, 1, 1_000_000))...)
 	if err != nil {
 		return o, &OptionError{err}
 	}

@@ -12,6 +12,7 @@ import (
 	"natsfabric/channels"
 	"natsfabric/fabric"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 )
 
 // The sides of a comparison.
@@ -40,6 +41,7 @@ type callerRole struct {
 	raw, ctl *nats.Conn
 	worker
 	recorded map[sliceKey]recordPair
+	carriers map[string]*carried
 }
 
 type callerStart struct {
@@ -65,6 +67,25 @@ func (r *callerRole) do(ctx context.Context, op string, raw json.RawMessage) (an
 			return nil, err
 		}
 		return nil, r.create(ctx, a)
+	case "others": // the Actors that doOthers asks, at a member that is never drained
+		k, err := decode[sliceKey](raw)
+		if err != nil {
+			return nil, err
+		}
+		_, err = createActors(ctx, r.node.Actors(), echoType, k, k.Objects, objects.AtNode(memberRID(othersAt)))
+		return nil, err
+	case "know": // waits until the node knows so many serving members
+		n, err := decode[int](raw)
+		if err != nil {
+			return nil, err
+		}
+		return nil, awaitMembers(ctx, r.node, echoChannel, n)
+	case "drain": // returns how long it took
+		i, err := decode[int](raw)
+		if err != nil {
+			return nil, err
+		}
+		return r.drain(i)
 	}
 	return r.worker.do(ctx, op, raw)
 }
@@ -161,6 +182,8 @@ func (r *callerRole) callerWork(ctx context.Context, k sliceKey) (work, error) {
 	case k.Do == doPublish && k.Side == rawSide:
 		return r.publishWork(r.raw, func(c counts) int64 { return c.Raw },
 			func(int) error { return r.raw.Publish(rawSink, data) }), nil
+	case k.Do == doMove, k.Do == doCarry, k.Do == doBulk:
+		return r.moveWork(ctx, k)
 	case k.Do == doUpdate:
 		return r.storeWork(ctx, k)
 	case (k.Do == doCreate || k.Do == doActivate) && k.Side != fabricSide:

@@ -48,6 +48,8 @@ type memberStart struct {
 	Mesh string `json:"mesh"`
 	RID  string `json:"rid"`
 	Sink bool   `json:"sink"`
+	// Wave is the node's maintenance wave.
+	Wave string `json:"wave"`
 	// Capacity is the most objects of the node. Default: the product's.
 	Capacity int `json:"capacity"`
 }
@@ -82,12 +84,21 @@ func (r *memberRole) start(ctx context.Context, a memberStart) (err error) {
 	}
 	r.node, err = fabric.Start(ctx, fabric.Config{
 		Mesh: a.Mesh, RID: a.RID, Connect: fabric.Connect{URL: a.URL}, Channels: specs,
-		Types: objectTypes(&r.counters, a.Capacity), Capacity: a.Capacity,
+		Types: objectTypes(&r.counters, a.Capacity), Capacity: a.Capacity, Wave: a.Wave,
 	})
 	if err != nil {
 		return err
 	}
 	if r.raw, err = likeFabric(r.node.Conn(), "raw "+a.RID); err != nil {
+		return err
+	}
+	if r.ctl, err = likeFabric(r.node.Conn(), "control "+a.RID); err != nil {
+		return err
+	}
+	if err := r.serveMoves(a.RID); err != nil {
+		return err
+	}
+	if err := serveEcho(r.raw, directOf(a.RID), ""); err != nil {
 		return err
 	}
 	rid := []byte(a.RID)
@@ -105,21 +116,18 @@ func (r *memberRole) start(ctx context.Context, a memberStart) (err error) {
 			return err
 		}
 	}
-	return r.raw.Flush()
+	return errors.Join(r.raw.Flush(), r.ctl.Flush())
 }
 
 // serveCounts answers for the sink's counts, on a connection that no measured message delays.
-func (r *memberRole) serveCounts() (err error) {
-	if r.ctl, err = likeFabric(r.node.Conn(), "counts"); err != nil {
-		return err
-	}
-	_, err = r.ctl.Subscribe(countsOf, func(m *nats.Msg) {
+func (r *memberRole) serveCounts() error {
+	_, err := r.ctl.Subscribe(countsOf, func(m *nats.Msg) {
 		b, err := json.Marshal(counts{Fabric: r.fabricCount.Load(), Raw: r.rawCount.Load()})
 		if err == nil {
 			_ = m.Respond(b)
 		}
 	})
-	return errors.Join(err, r.ctl.Flush())
+	return err
 }
 
 func (r *memberRole) close(ctx context.Context) (err error) {
@@ -131,8 +139,13 @@ func (r *memberRole) close(ctx context.Context) (err error) {
 }
 
 // serveRawEcho answers as a plain NATS program does.
-func serveRawEcho(nc *nats.Conn) error {
-	_, err := nc.QueueSubscribe(rawEcho, rawGroup, func(m *nats.Msg) { _ = m.Respond(m.Data) })
+func serveRawEcho(nc *nats.Conn) error { return serveEcho(nc, rawEcho, rawGroup) }
+
+// directOf is a subject that one member answers alone.
+func directOf(rid string) string { return "bench.direct." + rid }
+
+func serveEcho(nc *nats.Conn, subject, group string) error {
+	_, err := nc.QueueSubscribe(subject, group, func(m *nats.Msg) { _ = m.Respond(m.Data) })
 	return errors.Join(err, nc.Flush())
 }
 

@@ -20,6 +20,10 @@ type serverStart struct {
 	Dir    string   `json:"dir"`
 	Meshes []string `json:"meshes"`
 	NoSync bool     `json:"no_sync"` // leave it to the system when writes reach the disk
+	// Name, Port and Routes make it one server of a cluster; "init" then makes the buckets.
+	Name   string   `json:"name,omitempty"`
+	Port   int      `json:"port,omitempty"`
+	Routes []string `json:"routes,omitempty"`
 }
 
 type serverStarted struct {
@@ -42,6 +46,15 @@ func (r *serverRole) do(ctx context.Context, op string, raw json.RawMessage) (an
 			return nil, err
 		}
 		return r.start(ctx, a)
+	case "init":
+		a, err := decode[[]string](raw)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.srv.WaitJetStream(ctx); err != nil {
+			return nil, err
+		}
+		return nil, r.init(ctx, a)
 	case "traffic":
 		return r.traffic()
 	}
@@ -49,24 +62,40 @@ func (r *serverRole) do(ctx context.Context, op string, raw json.RawMessage) (an
 }
 
 func (r *serverRole) start(ctx context.Context, a serverStart) (started serverStarted, err error) {
-	if r.srv, err = startServer(ctx, embedded.Config{StoreDir: a.Dir, UnsafeNoSync: a.NoSync}); err != nil {
+	cfg := embedded.Config{StoreDir: a.Dir, UnsafeNoSync: a.NoSync}
+	if a.Name != "" {
+		cfg.ServerName, cfg.ClusterName, cfg.ClusterPort, cfg.Routes = a.Name, "bench", a.Port, a.Routes
+	}
+	if r.srv, err = startServer(ctx, cfg); err != nil {
 		return started, err
 	}
-	nc, err := nats.Connect(r.srv.URL())
+	v, err := r.srv.NATS().Varz(nil)
 	if err != nil {
 		return started, err
 	}
-	defer nc.Close()
-	for _, mesh := range a.Meshes {
-		if _, err := kvlocation.Init(ctx, nc, kvlocation.Setup{Mesh: mesh}); err != nil {
-			return started, err
-		}
-	}
-	started = serverStarted{URL: r.srv.URL(), Version: nc.ConnectedServerVersion(), Sync: syncAlways}
+	started = serverStarted{URL: r.srv.URL(), Version: v.Version, Sync: syncAlways}
 	if a.NoSync {
 		started.Sync = syncSystem
 	}
-	return started, nil
+	if a.Name != "" {
+		return started, nil // the others of the cluster are not there yet
+	}
+	return started, r.init(ctx, a.Meshes)
+}
+
+// init makes the buckets of the meshes.
+func (r *serverRole) init(ctx context.Context, meshes []string) error {
+	nc, err := nats.Connect(r.srv.URL())
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	for _, mesh := range meshes {
+		if _, err := kvlocation.Init(ctx, nc, kvlocation.Setup{Mesh: mesh}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // What a server's sync_interval can be.

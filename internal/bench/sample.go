@@ -2,7 +2,9 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
@@ -51,6 +53,12 @@ type work struct {
 	// every is the time between two operations of one caller; 0: each begins when the last one has ended. What an
 	// operation that took longer delays counts as the next one's latency.
 	every time.Duration
+	// alone: one caller runs op, whatever the slice's number, which says something else.
+	alone bool
+	// took, if set, is how long the operation that has just ended took, where that is not from its begin to its end.
+	took func() time.Duration
+	// after runs after the slice, whether its operations failed or not, and returns what else was measured.
+	after func() (Sample, error)
 	// pairs: each caller has a counterpart of its own in this process. What the slowest pair got is measured, too, and
 	// only some of the operations are timed.
 	pairs bool
@@ -68,7 +76,10 @@ const untimedBatch = 64
 type recorder struct{ latencies [][]time.Duration }
 
 // measure runs w with the given number of callers for d.
-func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w work) (Sample, error) {
+func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w work) (_ Sample, err error) {
+	if w.alone {
+		callers = 1
+	}
 	for len(r.latencies) < callers {
 		r.latencies = append(r.latencies, make([]time.Duration, 0, 1<<14))
 	}
@@ -111,6 +122,12 @@ func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w 
 	}
 	elapsed := time.Since(start)
 	runtime.ReadMemStats(&after)
+	var more Sample
+	if w.after != nil {
+		if more, err = w.after(); err != nil {
+			return nil, errors.Join(append(errs, err)...)
+		}
+	}
 
 	var done int64
 	for c := range callers {
@@ -130,13 +147,14 @@ func (r *recorder) measure(ctx context.Context, callers int, d time.Duration, w 
 		switch {
 		case w.pairs:
 			s[Longest] = micros(slices.Max(longest))
-		case w.every > 0:
+		case w.every > 0 || w.took != nil:
 			s[Longest] = micros(percentile(all, 1))
 		}
 	}
 	if w.pairs {
 		s[Fairness] = float64(slices.Min(ops)) * float64(callers) / float64(max(done, 1))
 	}
+	maps.Copy(s, more)
 	if w.settle != nil {
 		arrived, last, err := w.settle(ctx, done)
 		if err != nil {
@@ -167,7 +185,11 @@ func timed(caller int, first, end time.Time, w work, lat []time.Duration) ([]tim
 			return lat, err
 		}
 		now := time.Now()
-		lat = append(lat, now.Sub(t))
+		took := now.Sub(t)
+		if w.took != nil {
+			took = w.took()
+		}
+		lat = append(lat, took)
 		t = now
 	}
 }

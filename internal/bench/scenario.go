@@ -37,6 +37,12 @@ var scenarios = []scenario{
 	{ScenarioInfo{"activate", "the first activation of an Instance Spot by a durable first message, against the same as create (results activate, activate-fresh)."}, runActivate},
 	{ScenarioInfo{"hot", "requests to many Actors while one more Actor of their node gets messages at full speed, against the same requests without that: from another process " +
 		"(result hot) and from its own (hot-local); and against as much other work in the same place, which is what the machine alone does (hot-control, hot-local-control)."}, runHot},
+	{ScenarioInfo{"relocate", "the longest gap that the callers of an Actor with 1 KiB of state and a full mailbox see while it moves, against two record writes and four round " +
+		"trips by hand, on one server (result relocate) and on three (relocate-3-servers); beside an Actor with 16 MiB that moves (relocate-beside); " +
+		"and moves of 1 MiB and 16 MiB against the same bytes through a stream by hand (relocate-bulk)."}, runRelocate},
+	{ScenarioInfo{"follow", "requests at a steady pace to an Actor that moves there and back all the time, against the same while it stays."}, runFollow},
+	{ScenarioInfo{"drain", "how many idle Actors a node moves per second when it is drained, against compare-and-set publishes divided by the writes of a move; " +
+		"and requests to other Actors meanwhile, against before (result drain-others)."}, runDrain},
 	{ScenarioInfo{"idle", "what one idle node costs per second in a large mesh (column fabric) against a mesh of three nodes (column raw): " +
 		"messages at the server, processor time; the memory of an idle Actor, many of which are made on one node (result idle-objects), " +
 		"and requests to another Actor of that node meanwhile, against before (idle-stream) and against raw requests to its process (idle-stream-control)."}, runIdle},

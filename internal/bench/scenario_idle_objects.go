@@ -96,7 +96,7 @@ func (r *run) idleObjectsSetup(s serverStarted, c callerStarted) {
 func (r *run) createIdle(ctx context.Context, p *process) error {
 	for from := 0; from < r.Objects; from += createBatch {
 		to := min(from+createBatch, r.Objects)
-		if err := r.wait(ctx, p, "create", createArgs{from, to, createCallers}); err != nil {
+		if err := r.wait(ctx, p, "create", createArgs{From: from, To: to, Callers: createCallers}); err != nil {
 			return err
 		}
 		if to%(20*createBatch) == 0 || to == r.Objects {
