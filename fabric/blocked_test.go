@@ -44,11 +44,17 @@ func (s *stubborn) Restore(ctx context.Context, self *objects.Self, state object
 	return s.tally.Restore(ctx, self, state)
 }
 
-// stubbornMesh is two nodes whose objects are stubborn, and what lets those that hang go on.
+// stubbornMesh is stubbornNodes on a server of their own.
 func stubbornMesh(t *testing.T, urlOfA func(*fabrictest.Server) string) (a, b *fabric.Node, in chan struct{}, release func()) {
 	t.Helper()
 	s := fabrictest.StartServer(t)
 	newMesh(t, s, "m")
+	return stubbornNodes(t, urlOfA(s), s.URL())
+}
+
+// stubbornNodes are two nodes whose objects are stubborn, and what lets those that hang go on.
+func stubbornNodes(t *testing.T, urlOfA, urlOfB string) (a, b *fabric.Node, in chan struct{}, release func()) {
+	t.Helper()
 	j := new(journal)
 	hang := make(chan struct{})
 	in = make(chan struct{}, 1)
@@ -71,8 +77,8 @@ func stubbornMesh(t *testing.T, urlOfA func(*fabrictest.Server) string) (a, b *f
 				{Name: "fixed", Class: kvlocation.ClassActor, New: factory},
 			}})
 	}
-	a = node("a", urlOfA(s))
-	b = node("b", s.URL())
+	a = node("a", urlOfA)
+	b = node("b", urlOfB)
 	awaitMember(t, a, "b", kvlocation.StateServing)
 	t.Cleanup(release) // before the nodes are stopped
 	return a, b, in, release
@@ -231,4 +237,108 @@ func TestRelocationWithoutStore(t *testing.T) {
 	if err != nil || result.Outcome != relocate.Relocated {
 		t.Errorf("with the store: %+v, %v", result, err)
 	}
+}
+
+// beginHanging lets a node begin a relocation that a turn of its one object holds up, until ctx ends.
+func beginHanging(ctx context.Context, t *testing.T, a, b *fabric.Node, in chan struct{}) <-chan relocate.Result {
+	t.Helper()
+	if _, err := b.Actors().Create(timeout(t, 60*time.Second), "stubborn", "hangs", nil, objects.AtNode("a")); err != nil {
+		t.Fatal(err)
+	}
+	asked := timeout(t, 120*time.Second)
+	go func() { _, _ = b.Actors().Request(asked, "hangs", []byte("hang")) }()
+	<-in
+	results := make(chan relocate.Result, 1)
+	go func() {
+		result, err := a.Relocate(ctx, relocate.Mode{Kind: relocate.Maintenance})
+		if err != nil {
+			t.Errorf("relocate: %v", err)
+		}
+		results <- result
+	}()
+	awaitState(t, a, kvlocation.StateRelocating)
+	return results
+}
+
+// TestRelocatingTakesNothingNew: a caller whose list still says Serving is refused by the node itself, and what the node owns goes
+// on.
+func TestRelocatingTakesNothingNew(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	a, b, in, release := stubbornNodes(t, s.URL(), s.URL())
+	p := s.Proxy(t)
+	c := startNode(t, fabric.Config{Mesh: "m", RID: "c", Connect: fabric.Connect{URL: p.URL()}})
+	p.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Subject: "fab.m.chg.nodes.desc.a", Times: -1, Action: fabrictest.Drop})
+	ctx := timeout(t, 120*time.Second)
+	if _, err := b.Actors().Create(ctx, "fixed", "owned", nil, objects.AtNode("a")); err != nil {
+		t.Fatal(err)
+	}
+	results := beginHanging(ctx, t, a, b, in)
+	awaitMember(t, b, "a", kvlocation.StateRelocating)
+	if m, ok := c.Members().Get("a"); !ok || m.State != kvlocation.StateServing {
+		t.Fatalf("c's list says of a: %+v", m)
+	}
+	for name, from := range map[string]*fabric.Node{"with the list": b, "with an old list": c} {
+		if _, err := from.Actors().Create(ctx, "fixed", "new", nil, objects.AtNode("a")); !refused(err, outcome.Unavailable) {
+			t.Errorf("a new object, %s: %v", name, err)
+		}
+		if _, err := from.Actors().Request(ctx, "owned", []byte("x")); err != nil {
+			t.Errorf("what the node owns, %s: %v", name, err)
+		}
+	}
+	if _, err := b.Move(ctx, kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: "nobody"}, 0, "a"); err == nil {
+		t.Error("a move of what is not there")
+	}
+	if _, err := b.Actors().Create(ctx, "stubborn", "at b", nil, objects.AtNode("b")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Move(ctx, kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: "at b"}, 0, "a"); !refused(err, outcome.Unavailable) {
+		t.Errorf("a move to the node that relocates: %v", err)
+	}
+	release()
+	if result := <-results; result.Reason != relocate.RelocationDisabled || result.Moved != 1 {
+		t.Errorf("%+v", result)
+	}
+	if _, err := c.Actors().Create(ctx, "fixed", "new", nil, objects.AtNode("a")); err != nil {
+		t.Errorf("a new object at the node that serves again: %v", err)
+	}
+}
+
+// TestDoubtWhileRelocating: a connection that is lost does not end the relocation; when it is blocked meanwhile, the node
+// serves only after it has been verified again.
+func TestDoubtWhileRelocating(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	p := s.Proxy(t)
+	a, b, in, release := stubbornNodes(t, p.URL(), s.URL())
+	ctx, stop := context.WithCancel(timeout(t, 120*time.Second))
+	defer stop()
+	results := beginHanging(ctx, t, a, b, in)
+	states := a.States(t.Context())
+	p.Apply(fabrictest.RefuseReconnect, fabrictest.Cut)
+	fabrictest.Eventually(t, 30*time.Second, "the connection is lost", func() bool { return !a.Status().Connected })
+	if err := a.Healthy(ctx); err != nil { // what the loss led to has been handled
+		t.Fatal(err)
+	}
+	if got := a.State(); got != kvlocation.StateRelocating {
+		t.Errorf("without a connection the node is %s", got)
+	}
+	stop()
+	if result := <-results; result.Outcome != relocate.Blocked || result.Reason != relocate.DeadlineExceeded {
+		t.Errorf("%+v", result)
+	}
+	if ch := <-states; ch.From != kvlocation.StateRelocating || ch.To != kvlocation.StatePreparing {
+		t.Errorf("blocked without a connection: %+v", ch)
+	}
+	p.Heal()
+	if ch := <-states; ch.To != kvlocation.StateServing {
+		t.Errorf("with a connection: %+v", ch)
+	}
+	release()
+	fabrictest.Eventually(t, 60*time.Second, "the object answers", func() bool {
+		_, err := b.Actors().Request(timeout(t, 5*time.Second), "hangs", []byte("x"))
+		return err == nil
+	})
 }
