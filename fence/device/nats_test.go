@@ -3,7 +3,6 @@ package device
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,8 +14,6 @@ import (
 	"natsfabric/fabrictest"
 	"natsfabric/fence"
 )
-
-func itoa(n int) string { return strconv.Itoa(n) }
 
 // gate is the servers' own authentication: it lets in who has the password and is not denied, "sys" to the system account,
 // and the test's tools, which have no name.

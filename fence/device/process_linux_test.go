@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,7 +43,7 @@ func sleeper(t *testing.T) (*exec.Cmd, fence.Target) {
 
 // alive asks the system itself, apart from the device.
 func alive(pid int) bool {
-	b, err := os.ReadFile("/proc/" + itoa(pid) + "/status")
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	return err == nil && !strings.Contains(string(b), "State:\tZ")
 }
 

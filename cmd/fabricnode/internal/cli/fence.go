@@ -69,9 +69,9 @@ func (c *fenceStatusCmd) Run(a *app) error {
 	}
 	defer nc.Close()
 	defer store.Close()
-	all, err := fence.Leaderships(ctx, store, 0)
-	if err != nil {
-		return err
+	all, bad := fence.Leaderships(ctx, store, 0)
+	if len(all) == 0 && bad != nil {
+		return bad
 	}
 	if c.Name != "" {
 		all = slices.DeleteFunc(all, func(s fence.Status) bool { return s.Name != c.Name })
@@ -91,7 +91,8 @@ func (c *fenceStatusCmd) Run(a *app) error {
 		}
 		r.Leaderships = append(r.Leaderships, l)
 	}
-	return a.print(r, func(w io.Writer) { printLeaderships(w, r) })
+	r.OK = bad == nil // what could be read is shown beside what could not
+	return errors.Join(a.print(r, func(w io.Writer) { printLeaderships(w, r) }), bad)
 }
 
 func printLeaderships(w io.Writer, r fenceStatusReply) {
