@@ -91,6 +91,7 @@ func (t *tie) pushed(items []push) verdict {
 	ok := t.flowLocked()
 	c.mu.Unlock()
 	c.endUnless(ok)
+	t.maybeEnd()
 	return pushTaken
 }
 
@@ -169,7 +170,7 @@ func (t *tie) skip(timer *time.Timer) {
 	t.maybeEnd()
 }
 
-// maybeEnd ends the binding once everything before its end was handed on.
+// maybeEnd ends the binding once everything before its end was handed on. Whoever has handed on something calls it.
 func (t *tie) maybeEnd() {
 	c := t.c
 	c.mu.Lock()

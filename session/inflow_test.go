@@ -162,6 +162,17 @@ func TestPushGap(t *testing.T) {
 	}
 }
 
+// TestEndBeforePushes: the word of the end overtakes the last pushes.
+func TestEndBeforePushes(t *testing.T) {
+	t.Parallel()
+	tie, to := looseTie(nil)
+	tie.ends(&notice{Kind: noticeEnded, Last: 2, Why: ReasonClosed})
+	tie.pushed([]push{{1, 1, nil}, {2, 1, nil}})
+	if n := len(to.frames); n != 3 || to.frames[2].Type != frame.Ended || tie.state != tieOver {
+		t.Fatal(to.frames)
+	}
+}
+
 // TestPushBounds: what waits for a missing push is bounded; beyond that the Actor's node sends again, and the missing one
 // still gets through.
 func TestPushBounds(t *testing.T) {
