@@ -17,7 +17,8 @@ type inflow struct {
 	wait  []push
 	bytes int
 	// gap goes off when what is missing has been waited for long enough; nil while nothing is missing.
-	gap *time.Timer
+	gap  *time.Timer
+	gaps uint64 // the number of the gap that is being watched
 	// end is the binding's end, which waits for the pushes before it.
 	end *notice
 }
@@ -143,16 +144,16 @@ func (t *tie) flowLocked() bool {
 }
 
 func (t *tie) watchGapLocked() {
-	var timer *time.Timer
-	timer = time.AfterFunc(t.c.s.cfg.GapWait, func() { t.skip(timer) })
-	t.in.gap = timer
+	t.in.gaps++
+	gap := t.in.gaps
+	t.in.gap = time.AfterFunc(t.c.s.cfg.GapWait, func() { t.skip(gap) })
 }
 
 // skip gives up what is missing: the client sees the gap in the numbers.
-func (t *tie) skip(timer *time.Timer) {
+func (t *tie) skip(gap uint64) {
 	c, f := t.c, &t.in
 	c.mu.Lock()
-	if f.gap != timer || t.state != tieOpen {
+	if f.gap == nil || f.gaps != gap || t.state != tieOpen {
 		c.mu.Unlock()
 		return
 	}
