@@ -3,6 +3,7 @@ package relocate_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"strings"
 	"sync"
@@ -22,7 +23,13 @@ import (
 	"natsfabric/relocate"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil { // most of these tests wait for times to pass
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // long bounds every wait of a test that goes as it should.
 const long = 60 * time.Second

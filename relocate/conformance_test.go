@@ -190,7 +190,7 @@ func (b *bed) still(id, why string, f func() bool) {
 // unknownFor comes true when a side has asked again for the result of a write whose answers are lost, and has not yet read the record.
 func unknownFor(lost *fabrictest.Armed) func() bool {
 	begun := time.Now()
-	return func() bool { return time.Since(begun) > 7*time.Second && lost.Count() >= 3 }
+	return func() bool { return time.Since(begun) > 4500*time.Millisecond && lost.Count() >= 3 }
 }
 
 // fo1016: while the result of a write is unknown neither the source admits nor the target dispatches.
@@ -272,7 +272,7 @@ func fo7e(t *testing.T) {
 	v := n1.begin(id, "n2")
 	held.Wait(t)
 	b.still(id, "while the result of accepted is unknown, past the unit's deadline", func() bool {
-		return time.Since(begun) > 7*time.Second && held.Count() >= 2
+		return time.Since(begun) > 4500*time.Millisecond && held.Count() >= 2
 	})
 	held.Disarm()
 	_, err := v.wait(t)

@@ -11,7 +11,7 @@ import (
 
 const (
 	// writeAttempt is how long one round of a record write may take before the unit hears that its result is unknown.
-	writeAttempt = 5 * time.Second
+	writeAttempt = 3 * time.Second
 	// writePause is the first pause before a write that was certainly not applied is tried again, or one of unknown
 	// result asked for again; it doubles up to writePauseLast.
 	writePause     = 20 * time.Millisecond
