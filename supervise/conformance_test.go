@@ -233,6 +233,13 @@ func persistence(t *testing.T) {
 	if n := len(j.list()); n != 1 {
 		t.Errorf("%d restarts", n)
 	}
+	// And with nobody's end in between.
+	b.say(t, Record{Worker: "x", State: Processing})
+	since := b.waitEvent(t, "x", Armed, "1").Time
+	b.waitEvent(t, "x", DoneRestart, "1")
+	if lasted := b.caseOf(t, "x").Attempts[0].At.Sub(since); lasted < p.Persistence {
+		t.Errorf("restarted after %v, before it had lasted %v", lasted, p.Persistence)
+	}
 }
 
 // SV-6. Five monitors, one command.

@@ -119,7 +119,7 @@ func put(ctx context.Context, k keys, key string, value []byte, ttl time.Duratio
 		if err != nil && !errors.Is(err, outcome.NotFound) {
 			return err
 		}
-		if at, err = k.Update(ctx, at, value, ttl); !errors.Is(err, kvlocation.ErrConflict) {
+		if _, err = k.Update(ctx, at, value, ttl); !errors.Is(err, kvlocation.ErrConflict) {
 			return err
 		}
 		at, err = k.Confirm(ctx, key)
