@@ -120,12 +120,13 @@ func (c ElectionConfig) Validate() error {
 //
 // Concurrency: its methods may be called from any goroutine; Campaign and Lead one at a time.
 type Election struct {
-	cfg   ElectionConfig
-	sh    *kvlocation.Shared
-	self  Candidate
-	mesh  string
-	busy  chan struct{} // holds an element while Campaign runs
-	track tracker
+	cfg    ElectionConfig
+	sh     *kvlocation.Shared
+	self   Candidate
+	mesh   string
+	busy   chan struct{} // holds an element while Campaign runs
+	newest uint64        // used by Campaign only; the highest revision of the record that it has read
+	track  tracker
 
 	mu   sync.Mutex
 	term *Term // guarded by mu; the present or last one
@@ -274,13 +275,28 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	}
 }
 
-// look reads the record and keeps it for Snapshot.
+// look reads the record and keeps it for Snapshot. A replica that shows less than was seen before is behind, or the store
+// was rolled back: a read that needs the majority tells, and fails when it was.
 func (e *Election) look(ctx context.Context) (view, error) {
 	v, err := read(ctx, e.sh, e.cfg.Name)
+	if err == nil && v.at.Revision < e.newest {
+		v, err = confirmed(ctx, e.sh, e.cfg.Name)
+	}
 	if err == nil {
+		e.newest = v.at.Revision
 		e.track.see(v)
 	}
 	return v, err
+}
+
+// confirmed reads a leadership's record no older than now.
+func confirmed(ctx context.Context, sh *kvlocation.Shared, name string) (view, error) {
+	e, err := sh.Confirm(ctx, leaderKey(name))
+	if err != nil && !errors.Is(err, outcome.NotFound) {
+		return view{}, err
+	}
+	e.Key = leaderKey(name)
+	return parse(e)
 }
 
 // step does what the record allows this candidate to do now. A nil term and a nil error mean to wait.

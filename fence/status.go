@@ -67,13 +67,12 @@ func ConfirmFenced(ctx context.Context, store *kvlocation.Store, name, node, by,
 	}
 	sh := store.Shared(kvlocation.BucketFence)
 	for {
-		e, err := sh.Confirm(ctx, leaderKey(name))
+		v, err := confirmed(ctx, sh, name)
 		if err != nil {
 			return Status{}, err
 		}
-		v, err := parse(e)
-		if err != nil {
-			return Status{}, err
+		if !v.at.Exists() {
+			return Status{}, outcome.New("confirm fence", outcome.NotFound, outcome.NotAccepted, fmt.Sprintf("leadership %q", name), "there is no such leadership")
 		}
 		v, err = change(ctx, sh, name, v, vouch{node: node, by: by, reason: reason, at: time.Now().UTC()})
 		if errors.Is(err, errLost) {

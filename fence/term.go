@@ -191,7 +191,7 @@ func (t *Term) Resign(ctx context.Context) error {
 		t.mu.Unlock()
 		if gone {
 			// Somebody has taken the record: it may be waiting for this holder to be fenced.
-			v, err := t.present(ctx)
+			v, err := confirmed(ctx, t.e.sh, t.e.cfg.Name)
 			if err != nil {
 				return err
 			}
@@ -214,14 +214,4 @@ func (t *Term) Resign(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// present reads the record no older than now.
-func (t *Term) present(ctx context.Context) (view, error) {
-	e, err := t.e.sh.Confirm(ctx, leaderKey(t.e.cfg.Name))
-	if err != nil && !errors.Is(err, outcome.NotFound) {
-		return view{}, err
-	}
-	e.Key = leaderKey(t.e.cfg.Name)
-	return parse(e)
 }
