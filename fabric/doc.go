@@ -1,5 +1,5 @@
-// Package fabric is the one façade a program needs: a [Node] that serves channels, hosts objects and calls both, or a
-// [Client] that only calls. It enforces the failover boundaries: a caller always learns whether its operation was not accepted,
+// Package fabric is the one façade a program needs: a [Node] that serves channels, hosts objects, owns clients' sessions and
+// hands its objects over before maintenance, or a [Client] that only calls. It enforces the failover boundaries: a caller always learns whether its operation was not accepted,
 // accepted, or unknown, and nothing is ever run again behind its back.
 //
 // # Overview
@@ -11,6 +11,7 @@
 //	ref, created, err := node.Actors().GetOrCreate(ctx, "account", "alice", nil) // of a type of Config.Types
 //	reply, err = node.Actors().Request(ctx, "alice", []byte("balance?"))
 //	...
+//	result, err := node.Relocate(ctx, relocate.Mode{Kind: relocate.Maintenance}) // of types that move (objects.Type.Move)
 //	err = node.Shutdown(ctx)
 //
 // Start connects, checks the server and the mesh's streams (made once by `fabricnode init`, or
@@ -31,11 +32,25 @@
 //     object is adopted by compare-and-set before its next turn.
 //   - The descriptor in the store is what the node says of itself, within seconds of anybody's change.
 //   - [Node.Shutdown] refuses new work, finishes what was accepted, and leaves no goroutine.
+//   - [Node.Relocate] moves every object that can move while it is used. What cannot stays, with the reason, and the node
+//     serves again. After it Shutdown ends no call of what has moved.
+//   - A planned action leaves the marker that monitors honour, if they know the node (Config.Supervision, SV-16).
+//
+// # States
+//
+//	Preparing --verified--> Serving --Relocate--> Relocating --nothing left--> Relocated
+//	    ^-------doubt---------'  ^-----blocked-------'                            |
+//	any of them --Shutdown--> Draining --> Stopped;  any but Stopped --may not go on--> Error
+//
+// Serving, Relocating and Relocated answer for channels and objects; only Serving gets new objects. A doubt is a lost
+// connection, a lapsed lease or a missing stream; a node that relocates keeps its state meanwhile.
 //
 // # Non-guarantees
 //
-// An orderly end closes no objects unless their type says so (objects.Type.CloseOnShutdown): they stay those of the
-// process run that has ended, Unavailable until they are released.
+// An orderly end without a relocation closes no objects unless their type says so (objects.Type.CloseOnShutdown): they stay
+// those of the process run that has ended, Unavailable until they are released.
+//
+// A relocation picks targets by state, version, wave, type and free slots, not by load.
 //
 // The fabric never repeats an operation whose acceptance is unknown, and never tells whether repeating is safe (FO-8).
 //
