@@ -170,6 +170,7 @@ func (a *Arrival) abort(from arrivePhase, cause error) {
 	}
 	a.end()
 	for _, p := range a.parts {
+		p.o.setSlot(nil) // the companion's value lives on at the source
 		p.o.abort(outcome.Wrap("", outcome.Unavailable, outcome.NotAccepted, p.o.target(), "its move to node "+a.s.cfg.RID+" was given up", cause))
 	}
 	a.giveBack()

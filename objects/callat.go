@@ -93,7 +93,7 @@ func (s *Service) callHere(ctx context.Context, key kvlocation.ObjectKey, m *Mes
 	if err != nil {
 		return Reply{}, err
 	}
-	mail.mark = m.Mark
+	mail.setMark(m.Mark)
 	because, held := o.offerOneWay(mail)
 	switch {
 	case because == whyMoved || because == whyClosed:

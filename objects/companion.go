@@ -46,7 +46,7 @@ func (s *Service) Accompany(header string, c Companion) {
 
 // Slot returns the companion's value in the object, and what the companion's header of this turn's message says; empty when
 // it carries none.
-func (r *Request) Slot() (v any, header string) { return r.self.o.slotValue(), r.mail.mark }
+func (r *Request) Slot() (v any, header string) { return r.self.o.slotValue(), r.mail.mark() }
 
 // InTurn runs f as a turn of the framework, in mailbox order, of an object of this node of exactly that incarnation, with
 // the companion's slot, which f may set. While the object moves, f waits for the move's end. It returns f's error, or an
@@ -96,5 +96,5 @@ func (s *Service) admitMarked(o *object, e *envelope) error {
 	if s.companion == nil {
 		return outcome.New("turn", outcome.InvalidOperation, outcome.Accepted, o.target(), "the message has a companion's mark, and this node has no companion")
 	}
-	return s.companion.of.Admit(&o.me, o.slotValue(), e.mark)
+	return s.companion.of.Admit(&o.me, o.slotValue(), e.mark())
 }

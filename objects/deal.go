@@ -296,7 +296,7 @@ func (o *object) runTurn(w *worker, e *envelope, p *period) (after instant) {
 	}()
 	var reply Reply
 	var err error
-	if e.mark != "" {
+	if e.about != nil && e.about.mark != "" {
 		err = o.rt.back.admitMarked(o, e)
 	}
 	switch {

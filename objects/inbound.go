@@ -301,7 +301,7 @@ func (s *Service) takeMessage(in *channels.Inbound, key kvlocation.ObjectKey) {
 func (s *Service) offerInbound(o *object, in *channels.Inbound, from origin) why {
 	mail := newRemote(from)
 	if s.companion != nil {
-		mail.mark = in.Header().Get(s.companion.header)
+		mail.setMark(in.Header().Get(s.companion.header))
 	}
 	because := o.offer(mail)
 	if because != whyNot {

@@ -86,16 +86,42 @@ type envelope struct {
 	header   nats.Header
 	from     origin // nil for mail of this process
 	chain    *chain // of enclosing turns
-	// broadcast is the Spot that sent the message to all its members.
-	broadcast *SpotRef
-	timer     *timer
-	// mark is the value of the companion's header; empty for none.
-	mark string
-	run  func(context.Context) error // of the framework
+	about    *about // what few messages have
+	timer    *timer
+	run      func(context.Context) error // of the framework
 	// held is for the sender of a one-way message that is not accepted at once.
 	held *hold
 	// reply is where a caller in this process waits. It stays with the envelope.
 	reply *waiter
+}
+
+// about is what few messages have beside the rest.
+type about struct {
+	// broadcast is the Spot that sent the message to all its members.
+	broadcast SpotRef
+	// mark is the value of the companion's header; empty for none.
+	mark string
+}
+
+func (e *envelope) broadcast() (spot SpotRef) {
+	if e.about != nil {
+		spot = e.about.broadcast
+	}
+	return spot
+}
+
+func (e *envelope) mark() string {
+	if e.about == nil {
+		return ""
+	}
+	return e.about.mark
+}
+
+// setMark notes the value of the companion's header, if there is one.
+func (e *envelope) setMark(mark string) {
+	if mark != "" {
+		e.about = &about{mark: mark}
+	}
 }
 
 var envelopes = sync.Pool{New: func() any { return &envelope{} }}
@@ -120,8 +146,7 @@ func (e *envelope) clear() {
 	}
 	e.word.Store(envWaiting)
 	e.next, e.kind, e.oneWay, e.size, e.deadline, e.data = nil, mailMessage, false, 0, 0, nil
-	e.header, e.from, e.chain, e.broadcast, e.timer, e.run, e.held = nil, nil, nil, nil, nil, nil, nil
-	e.mark = ""
+	e.header, e.from, e.chain, e.about, e.timer, e.run, e.held = nil, nil, nil, nil, nil, nil, nil
 }
 
 // op is the operation, as errors name it.
@@ -131,7 +156,7 @@ func (e *envelope) op() string {
 		return "timer"
 	case e.kind != mailMessage:
 		return "turn"
-	case e.broadcast != nil:
+	case !e.broadcast().IsZero():
 		return "broadcast to"
 	case e.oneWay:
 		return opSend

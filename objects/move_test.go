@@ -409,8 +409,15 @@ func TestMoveAborted(t *testing.T) {
 		w.waits(w.a, key, i+1)
 	}
 	sent := make(chan error, 1)
-	close(goOn)
+	o := w.a.rt.find(key.Kind, key.ID)
+	go func() {
+		fabrictest.Eventually(t, long, "sealed", func() bool { return o.is() == objectSealed })
+		close(goOn)
+	}()
 	m.load()
+	if _, work, _, _ := m.cargo.Counts(); work != 6 {
+		t.Fatalf("%d pieces of work", work)
+	}
 	for i := range 6 {
 		all = append(all, w.later([]*meshNode{w.a, w.c}[i%2], key, fmt.Sprint(6+i)))
 		w.waits(w.a, key, i+1)

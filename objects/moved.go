@@ -106,10 +106,9 @@ func (s *Service) mailOf(o *object, p parcel, accepted bool) *envelope {
 		return e
 	}
 	e := newRemote(&movedMail{s: s, key: o.key(), p: p})
-	e.chain, e.mark = parseChain(p.chain), p.mark
-	if p.broadcast != (SpotRef{}) {
-		spot := p.broadcast
-		e.broadcast = &spot
+	e.chain = parseChain(p.chain)
+	if p.mark != "" || !p.broadcast.IsZero() {
+		e.about = &about{broadcast: p.broadcast, mark: p.mark}
 	}
 	if accepted {
 		e.word.Store(envLeft | envAccepted)
@@ -119,12 +118,9 @@ func (s *Service) mailOf(o *object, p parcel, accepted bool) *envelope {
 
 // parcelOf is what goes along of a message from elsewhere; a message of this process has no reply route yet, which is local.
 func (s *Service) parcelOf(e *envelope) (p parcel, local bool) {
-	p = parcel{data: e.data, header: e.header, oneWay: e.oneWay, mark: e.mark}
+	p = parcel{data: e.data, header: e.header, oneWay: e.oneWay, mark: e.mark(), broadcast: e.broadcast()}
 	if e.chain != nil {
 		p.chain = e.chain.String()
-	}
-	if e.broadcast != nil {
-		p.broadcast = *e.broadcast
 	}
 	inbound := func(in *channels.Inbound) {
 		p.reply = in.ReplyTo()

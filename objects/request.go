@@ -63,8 +63,6 @@ func (r *Request) Timer() (name string, ok bool) {
 
 // Broadcast returns the Spot that sent the message to all its members; ok is false for any other message.
 func (r *Request) Broadcast() (spot SpotRef, ok bool) {
-	if r.mail.broadcast == nil {
-		return SpotRef{}, false
-	}
-	return *r.mail.broadcast, true
+	spot = r.mail.broadcast()
+	return spot, !spot.IsZero()
 }
