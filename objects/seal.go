@@ -53,11 +53,16 @@ func newUnitSeal(lead *object, ends bool) *unitSeal {
 
 // take takes room in the hold for a message and reports whether there was any.
 func (u *unitSeal) take(size int32) bool {
-	if u.messages.Add(1) <= maxHeld && u.bytes.Add(int64(size)) <= maxHeldBytes {
-		return true
+	if u.messages.Add(1) > maxHeld {
+		u.messages.Add(-1)
+		return false
 	}
-	u.messages.Add(-1)
-	return false
+	if u.bytes.Add(int64(size)) > maxHeldBytes {
+		u.messages.Add(-1)
+		u.bytes.Add(-int64(size))
+		return false
+	}
+	return true
 }
 
 // waits reports whether a turn of the unit is in a chain.
