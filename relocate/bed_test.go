@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil { // most of these tests wait for times to pass
+	if err := flag.Set("test.parallel", "4"); err != nil { // most of these tests wait for times to pass
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)

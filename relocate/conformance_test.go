@@ -26,7 +26,7 @@ func fo5f(t *testing.T) {
 	t.Run("the target dies before the boundary", func(t *testing.T) {
 		t.Parallel()
 		b, n1, n2, n3, id := three(t)
-		s := n3.send(id, "s", 2*time.Millisecond, 20*time.Second)
+		s := n3.send(id, "s", 5*time.Millisecond, 20*time.Second)
 		received(t, 10, s)
 		g := newGate(t)
 		b.ledger.set(func(h *hooks) { h.restore = g.hook })
@@ -48,7 +48,7 @@ func fo5f(t *testing.T) {
 	t.Run("the target dies behind the boundary", func(t *testing.T) {
 		t.Parallel()
 		b, n1, n2, n3, id := three(t, quick)
-		s := n3.send(id, "s", 2*time.Millisecond, 20*time.Second)
+		s := n3.send(id, "s", 5*time.Millisecond, 20*time.Second)
 		received(t, 10, s)
 		accept := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Action: fabrictest.HoldAlone})
 		v := n1.begin(id, "n2")
@@ -109,7 +109,7 @@ func fo5f(t *testing.T) {
 func fo1013(t *testing.T) {
 	t.Parallel()
 	b, n1, n2, n3, id := three(t, quick)
-	s := n3.send(id, "s", 2*time.Millisecond, time.Second)
+	s := n3.send(id, "s", 5*time.Millisecond, time.Second)
 	received(t, 10, s)
 	commit := n2.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Action: fabrictest.Hold})
 	v := n1.begin(id, "n2")
@@ -199,7 +199,7 @@ func fo1016(t *testing.T) {
 	t.Run("source", func(t *testing.T) {
 		t.Parallel()
 		b, n1, n2, n3, id := three(t)
-		s := n3.send(id, "s", 2*time.Millisecond, 20*time.Second)
+		s := n3.send(id, "s", 5*time.Millisecond, 20*time.Second)
 		received(t, 10, s)
 		b.ledger.set(func(h *hooks) {
 			h.restore = func(context.Context, *objects.Self) error { return errors.New("no restore today") }
@@ -221,7 +221,7 @@ func fo1016(t *testing.T) {
 	t.Run("target", func(t *testing.T) {
 		t.Parallel()
 		b, n1, n2, n3, id := three(t)
-		s := n3.send(id, "s", 2*time.Millisecond, 20*time.Second)
+		s := n3.send(id, "s", 5*time.Millisecond, 20*time.Second)
 		received(t, 10, s)
 		lost := n2.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Times: -1, Answer: true, Action: fabrictest.Drop})
 		v := n1.begin(id, "n2")
@@ -245,7 +245,7 @@ func fo1016(t *testing.T) {
 func TestAnswersNeverCome(t *testing.T) {
 	t.Parallel()
 	b, n1, n2, n3, id := three(t)
-	s := n3.send(id, "s", 2*time.Millisecond, 50*time.Second)
+	s := n3.send(id, "s", 5*time.Millisecond, 50*time.Second)
 	received(t, 5, s)
 	for _, n := range []*node{n1, n2} {
 		n.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Times: -1, Answer: true, Action: fabrictest.Drop})
@@ -264,7 +264,7 @@ func TestAnswersNeverCome(t *testing.T) {
 func fo7e(t *testing.T) {
 	t.Parallel()
 	b, n1, n2, n3, id := three(t, quick)
-	s := n3.send(id, "s", 2*time.Millisecond, 20*time.Second)
+	s := n3.send(id, "s", 5*time.Millisecond, 20*time.Second)
 	received(t, 10, s)
 	// The write does not reach the store, nor does any repetition of it: for all that the source knows it may be applied.
 	held := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Times: -1, Action: fabrictest.Drop})
@@ -289,7 +289,7 @@ func fo7e(t *testing.T) {
 func fo7c(t *testing.T) {
 	t.Parallel()
 	b, n1, n2, n3, id := three(t, quick, shortLease)
-	s := n3.send(id, "s", 2*time.Millisecond, time.Second)
+	s := n3.send(id, "s", 5*time.Millisecond, time.Second)
 	received(t, 10, s)
 	g := newGate(t)
 	b.ledger.set(func(h *hooks) { h.restore = g.hook })
@@ -303,7 +303,7 @@ func fo7c(t *testing.T) {
 	if outcome.AcceptanceOf(err) != outcome.NotAccepted {
 		t.Fatalf("the move ends with %v", err)
 	}
-	if e := b.entry(actorKey(id)); e.Phase() != kvlocation.PhaseReady || e.Record.Owner.RID != "n1" || e.Record.OwnerGeneration != 1 {
+	if e := b.wantOwner(actorKey(id), "n1", true); e.Record.OwnerGeneration != 1 {
 		t.Errorf("the record says %+v", e.Record)
 	}
 	renewals.Disarm()

@@ -173,7 +173,7 @@ func fo5a(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, n1, _, n3, id := three(t)
-			s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+			s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 			received(t, 10, s)
 			b.ledger.set(c.set)
 			var moved sync.Map // nodes on which an instance was made for the move
@@ -215,7 +215,7 @@ func fo5b(t *testing.T) {
 	t.Run("the marker is lost", func(t *testing.T) {
 		t.Parallel()
 		b, n1, n2, n3, id := three(t)
-		s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+		s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 		received(t, 10, s)
 		n1.proxy.Arm(with(part("cut"), fabrictest.Drop, -1))
 		m := n1.move(id, "n2")
@@ -235,7 +235,7 @@ func fo5b(t *testing.T) {
 		b, n1, n2, n3, id := three(t)
 		var ss []*sender
 		for i := range 8 {
-			ss = append(ss, n3.send(id, fmt.Sprintf("s%d", i), 2*time.Millisecond, 10*time.Second))
+			ss = append(ss, n3.send(id, fmt.Sprintf("s%d", i), 5*time.Millisecond, 10*time.Second))
 		}
 		received(t, 5, ss...)
 		tr := fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.relay.mv.>", Action: fabrictest.Drop, Times: -1, Match: func(m fabrictest.Message) bool {
@@ -271,7 +271,7 @@ func fo5b(t *testing.T) {
 	t.Run("the source is cut off", func(t *testing.T) {
 		t.Parallel()
 		b, n1, n2, n3, id := three(t)
-		s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+		s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 		received(t, 10, s)
 		cut := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Answer: true, Action: fabrictest.CutBefore})
 		n1.proxy.Apply(fabrictest.RefuseReconnect)
@@ -301,7 +301,7 @@ func fo5c(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, n1, n2, n3, id := three(t)
-			s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+			s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 			received(t, 10, s)
 			lost := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: i + 1, Answer: true, Action: fabrictest.Drop})
 			n1.move(id, "n2")
@@ -317,7 +317,7 @@ func fo5c(t *testing.T) {
 	t.Run("commit", func(t *testing.T) {
 		t.Parallel()
 		b, n1, n2, n3, id := three(t)
-		s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+		s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 		received(t, 10, s)
 		lost := n2.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Answer: true, Action: fabrictest.Drop})
 		n1.move(id, "n2")
@@ -332,7 +332,7 @@ func fo5c(t *testing.T) {
 	t.Run("abort", func(t *testing.T) {
 		t.Parallel()
 		b, n1, _, n3, id := three(t)
-		s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+		s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 		received(t, 10, s)
 		b.ledger.set(func(h *hooks) {
 			h.restore = func(context.Context, *objects.Self) error { return errors.New("no restore today") }

@@ -28,7 +28,7 @@ func TestCallerGivesUp(t *testing.T) {
 	t.Run("before the boundary", func(t *testing.T) {
 		t.Parallel()
 		b, n1, n2, n3, id := three(t)
-		s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+		s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 		received(t, 5, s)
 		g := newGate(t)
 		b.ledger.set(func(h *hooks) { h.restore = g.hook })
@@ -65,7 +65,7 @@ func TestCallerGivesUp(t *testing.T) {
 func TestNoticeLost(t *testing.T) {
 	t.Parallel()
 	b, n1, n2, n3, id := three(t, quick)
-	s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+	s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 	received(t, 5, s)
 	n2.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.node.n1.*.mv.committed.*", Times: -1, Action: fabrictest.Drop})
 	n1.move(id, "n2")
@@ -117,7 +117,7 @@ func TestCloseMeanwhile(t *testing.T) {
 		t.Run(side, func(t *testing.T) {
 			t.Parallel()
 			b, n1, n2, n3, id := three(t)
-			s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+			s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 			received(t, 5, s)
 			g := newGate(t)
 			b.ledger.set(func(h *hooks) { h.restore = g.hook })

@@ -44,7 +44,7 @@ func TestBulkBesideSmall(t *testing.T) {
 func TestDamagedCargo(t *testing.T) {
 	t.Parallel()
 	b, n1, n2, n3, id := three(t)
-	s := n3.send(id, "s", 2*time.Millisecond, 10*time.Second)
+	s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 	received(t, 5, s)
 	n1.proxy.Arm(with(part("cargo"), fabrictest.Replace(func(m fabrictest.Message) fabrictest.Message {
 		m.Payload = append([]byte(nil), m.Payload...)
