@@ -29,7 +29,7 @@ const long = 30 * time.Second
 
 // bed is a NATS server and the nodes on it.
 type bed struct {
-	t      *testing.T
+	t      testing.TB
 	server *fabrictest.Server
 	log    *book
 	nodes  []*node
@@ -52,7 +52,7 @@ type node struct {
 	stop   func()
 }
 
-func newBed(t *testing.T) *bed {
+func newBed(t testing.TB) *bed {
 	t.Helper()
 	b := &bed{t: t, server: fabrictest.StartServer(t), log: newBook()}
 	nc := b.connect(b.server.URL(), "setup", nil)
@@ -81,6 +81,7 @@ type settings struct {
 	Config
 	lease  kvlocation.LeaseConfig
 	follow time.Duration
+	direct bool // without a proxy
 }
 
 // tune changes a node's configuration.
@@ -109,13 +110,6 @@ func (b *bed) node(rid string, tunes ...tune) *node {
 	t := b.t
 	t.Helper()
 	ctx := t.Context()
-	n := &node{b: b, rid: rid, proxy: b.server.Proxy(t)}
-	var up atomic.Pointer[func(bool)]
-	n.nc = b.connect(n.proxy.URL(), rid, func(on bool) {
-		if f := up.Load(); f != nil {
-			(*f)(on)
-		}
-	})
 	cfg := settings{
 		Config: Config{Mesh: wire.Mesh("m"), RID: rid, Authenticate: letIn, GoAway: 100 * time.Millisecond},
 		lease:  kvlocation.LeaseConfig{RID: rid}, follow: relocate.DefaultFollowTime,
@@ -123,6 +117,17 @@ func (b *bed) node(rid string, tunes ...tune) *node {
 	for _, f := range tunes {
 		f(&cfg)
 	}
+	n := &node{b: b, rid: rid, proxy: b.server.Proxy(t)}
+	url := n.proxy.URL()
+	if cfg.direct {
+		url = b.server.URL()
+	}
+	var up atomic.Pointer[func(bool)]
+	n.nc = b.connect(url, rid, func(on bool) {
+		if f := up.Load(); f != nil {
+			(*f)(on)
+		}
+	})
 	ok := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -373,7 +378,7 @@ func (c *counter) Handle(ctx context.Context, req *objects.Request) (objects.Rep
 
 // link is a client that speaks frames, for tests of what a client library hides.
 type link struct {
-	t      *testing.T
+	t      testing.TB
 	name   string
 	frames chan got
 	send   func(data []byte) error

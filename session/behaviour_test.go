@@ -2,6 +2,8 @@ package session
 
 import (
 	"context"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -177,6 +179,47 @@ func TestOrderAcrossAMove(t *testing.T) {
 	}
 }
 
+// TestEdgeNode: sessions stand on one node, Actors on others that take none. They are bound, push, and move among these.
+func TestEdgeNode(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	hostOnly := func(s *settings) { s.Authenticate = nil }
+	edge, n2, n3 := b.node("edge"), b.node("n2", hostOnly), b.node("n3", hostOnly)
+	ref := n2.actor("alice")
+	for range 5 { // any node might have answered
+		l, _ := b.dialNATS(b.server.URL(), "x")
+		if w := l.want(frame.Welcome); w.RID != "edge" {
+			t.Fatal(w)
+		}
+	}
+	l := edge.dial("ann")
+	bound := l.bind(ref.String())
+	if g := l.call(frame.Request, bound.Token, "add"); g.data != "1" {
+		t.Fatal(g)
+	}
+	n2.move("alice", n3)
+	if g := l.want(frame.Moved); g.RID != "n3" {
+		t.Fatal(g)
+	}
+	if g := l.call(frame.Request, bound.Token, "add"); g.data != "2" {
+		t.Fatal(g)
+	}
+	if _, err := n2.objs.Actors().Request(b.ctx(), "alice", []byte("push 1")); err != nil {
+		t.Fatal(err)
+	}
+	if g := l.want(frame.Push); g.data != "n3 0" || g.Owner != 2 {
+		t.Fatal(g)
+	}
+	resp, err := http.Get(n3.web.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusNotFound || !strings.Contains(string(text), "takes no sessions") {
+		t.Fatal(resp.Status, string(text), err)
+	}
+}
+
 // TestActorsNodeStops: the node of the Actor stops in order, and the client hears at once that the binding is over.
 func TestActorsNodeStops(t *testing.T) {
 	t.Parallel()
@@ -283,7 +326,6 @@ func TestConfig(t *testing.T) {
 		change func(*Config)
 		text   string
 	}{
-		{func(c *Config) { c.Authenticate = nil }, "Authenticate is required"},
 		{func(c *Config) { c.MaxSessions = -1 }, "MaxSessions -1 is not allowed: it must be 1 to 10000000"},
 		{func(c *Config) { c.Heartbeat = time.Millisecond }, "Heartbeat 1ms is not allowed: it must be 20ms to 10m0s"},
 		{func(c *Config) { c.GapWait = time.Hour }, "GapWait 1h0m0s is not allowed: it must be 1ms to 1m0s"},

@@ -78,8 +78,8 @@ func (p SlowPolicy) String() string {
 // and its text reaches the client; any other error is logged, and the client hears Rejected and no more.
 type Authenticator func(ctx context.Context, hello Hello) (Identity, error)
 
-// Config says what a Service works with. Mesh, RID, Lifecycle, Router, Objects, Conn, LeaseOf and Authenticate are required;
-// the zero value of every other field is its default.
+// Config says what a Service works with. Mesh, RID, Lifecycle, Router, Objects, Conn and LeaseOf are required; the zero value
+// of every other field is its default.
 type Config struct {
 	// Mesh is the mesh's name.
 	Mesh wire.Mesh
@@ -96,7 +96,8 @@ type Config struct {
 	// more is over.
 	LeaseOf func(ctx context.Context, rid string) (kvlocation.LeaseState, error)
 
-	// Authenticate decides who a client is.
+	// Authenticate decides who a client is. Without it the node owns no sessions: its Actors can be bound all the same,
+	// to the sessions of other nodes. A node that hosts Actors needs a Service in either case.
 	Authenticate Authenticator
 	// Authorize decides whether a client may bind to an Actor; nil allows it. The context ends with the client's time
 	// for the bind. Errors are those of Authenticate.
@@ -164,9 +165,6 @@ func (c *Config) check() error {
 // Tune checks what concerns sessions alone, and fills in its defaults: everything from Authenticate on. Its error names
 // the field, the value and what is allowed.
 func (c *Config) Tune() error {
-	if c.Authenticate == nil {
-		return errors.New("Authenticate is required: it decides who a client is")
-	}
 	if c.Slow > DropOldest {
 		return fmt.Errorf("Slow %v is not allowed: it must be CloseSlow, DropNewest or DropOldest", c.Slow)
 	}

@@ -7,7 +7,8 @@
 // A [Service] is a node's part. As the owner of sessions it serves WebSockets ([Service.Handler]) and plain NATS clients,
 // asks the application who a client is ([Authenticator]), and relays. As the host of Actors it knows who is bound to them:
 // a handler asks [From] or [Of] for the [Binding], and pushes with [Binding.Push]; an Actor that implements [Watcher] is
-// told of binds and ends. docs/sessions.md describes the protocol for clients; session/client speaks it in Go,
+// told of binds and ends. A node without an authenticator is only that: a node that hosts Actors needs a Service, one at the
+// edge an authenticator too. docs/sessions.md describes the protocol for clients; session/client speaks it in Go,
 // session/js in JavaScript.
 //
 // # States

@@ -20,6 +20,9 @@ var (
 	errNewEpoch = errors.New("the node's connection to NATS was replaced")
 )
 
+// noSessions is what a node says that has no authenticator.
+const noSessions = "this node takes no sessions: it has no authenticator (session.Config.Authenticate)"
+
 func quote(s string) string {
 	if len(s) > 80 {
 		s = s[:80] + "..."

@@ -18,7 +18,7 @@ import (
 
 // script is natsfabric.js in a Node process.
 type script struct {
-	t     *testing.T
+	t     testing.TB
 	in    io.WriteCloser
 	lines chan string
 }

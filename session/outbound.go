@@ -41,7 +41,12 @@ type outFrame struct {
 }
 
 // put takes a frame. It returns false when there is no room for it, and the session is to be closed.
-func (o *outbound) put(data []byte, push bool) bool {
+func (o *outbound) put(data []byte, push bool) bool { return o.take(data, push, false) }
+
+// carryNow is put by a goroutine that may block: it carries what waits itself, unless another one does.
+func (o *outbound) carryNow(data []byte) bool { return o.take(data, false, true) }
+
+func (o *outbound) take(data []byte, push, here bool) bool {
 	o.mu.Lock()
 	if o.last != nil || o.broken {
 		o.mu.Unlock()
@@ -65,6 +70,12 @@ func (o *outbound) put(data []byte, push bool) bool {
 	o.held += len(data)
 	if push {
 		o.pushes++
+	}
+	if here && !o.busy {
+		o.busy = true
+		o.mu.Unlock()
+		o.carry()
+		return true
 	}
 	o.wakeLocked()
 	return true

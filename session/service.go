@@ -86,9 +86,11 @@ func New(cfg Config) (*Service, error) {
 	cfg.Objects.Accompany(markHeader, companion{s})
 	ctx, cancel := context.WithTimeout(s.ctx, listenTimeout)
 	defer cancel()
-	err := cfg.Router.Listen(ctx, channels.Service{
-		Name: serviceName, Handle: s.handle, Shared: []string{frame.OpenSubject(string(cfg.Mesh))},
-	})
+	listen := channels.Service{Name: serviceName, Handle: s.handle}
+	if s.owns() {
+		listen.Shared = []string{frame.OpenSubject(string(cfg.Mesh))}
+	}
+	err := cfg.Router.Listen(ctx, listen)
 	if err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("session: %w", err)
@@ -97,6 +99,9 @@ func New(cfg Config) (*Service, error) {
 	s.spawn(s.watch)
 	return s, nil
 }
+
+// owns reports whether this node takes clients.
+func (s *Service) owns() bool { return s.cfg.Authenticate != nil }
 
 // spawn starts a goroutine that Close waits for; it returns false, starting none, once the Service stops.
 func (s *Service) spawn(f func()) bool {

@@ -73,14 +73,16 @@ func (e *ending) frame() []byte {
 	return frame.Make(&frame.Header{Type: frame.Bye, Kind: e.kind.String(), Text: e.text}, nil)
 }
 
-// say sends the client a frame that is no push.
-func (c *session) say(h *frame.Header, payload []byte) {
+// say sends the client a frame that is no push. It does not block.
+func (c *session) say(h *frame.Header, payload []byte) { c.sayBy(c.out.put, h, payload) }
+
+func (c *session) sayBy(put func(data []byte, push bool) bool, h *frame.Header, payload []byte) {
 	data := frame.Make(h, payload)
 	if most := c.out.to.most(); most > 0 && len(data) > most && h.Type == frame.OK {
 		data = frame.Make(&frame.Header{Type: frame.Err, ID: h.ID, Kind: outcome.CapacityExceeded.String(), Acceptance: outcome.Accepted.String(),
 			Text: "the Actor's reply is larger than the client's connection allows"}, nil)
 	}
-	if !c.out.put(data, false) {
+	if !put(data, false) {
 		c.end(endSlow)
 	}
 }
@@ -91,6 +93,15 @@ func (c *session) answer(h *frame.Header, payload []byte) {
 	c.inFlight--
 	c.mu.Unlock()
 	c.say(h, payload)
+}
+
+// reply ends a request with the Actor's reply. It may block while the client reads slowly: the requests behind wait, and a
+// reply costs no change of goroutines.
+func (c *session) reply(id uint64, data []byte) {
+	c.mu.Lock()
+	c.inFlight--
+	c.mu.Unlock()
+	c.sayBy(func(data []byte, _ bool) bool { return c.out.carryNow(data) }, &frame.Header{Type: frame.OK, ID: id}, data)
 }
 
 // fail ends a request with an error.

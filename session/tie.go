@@ -113,7 +113,7 @@ func (t *tie) relay(op *request) {
 		t.follow(moved)
 	}
 	if err == nil {
-		c.answer(&frame.Header{Type: frame.OK, ID: op.id}, reply.Data)
+		c.reply(op.id, reply.Data)
 		return
 	}
 	c.s.stats.relaysFailed.Add(1)

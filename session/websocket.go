@@ -22,8 +22,9 @@ const (
 )
 
 // Handler returns what serves WebSockets: each is one session. It may be mounted at any path. A request that is no
-// WebSocket's is answered with 426, one that the node has no room for, or that comes while it drains, with 503. A browser
-// may come from a page of the same host, and from those of Config.Origins.
+// WebSocket's is answered with 426, one that the node has no room for, or that comes while it drains, with 503, and every one
+// with 404 at a node without an authenticator. A browser may come from a page of the same host, and from those of
+// Config.Origins.
 func (s *Service) Handler() http.Handler { return http.HandlerFunc(s.serveWebSocket) }
 
 // webSocket is a client behind a WebSocket.
@@ -68,6 +69,10 @@ func (e *ending) kindText() string {
 }
 
 func (s *Service) serveWebSocket(rw http.ResponseWriter, req *http.Request) {
+	if !s.owns() {
+		http.Error(rw, noSessions, http.StatusNotFound)
+		return
+	}
 	if !s.enter() {
 		http.Error(rw, errDraining.Detail, http.StatusServiceUnavailable)
 		return
