@@ -234,7 +234,7 @@ func (c *crash) settle(t *testing.T) []crashCell {
 }
 
 // together runs f for all objects at the same time.
-func together(objects []*pinned, f func(*pinned)) {
+func together[T any](objects []T, f func(T)) {
 	var wg sync.WaitGroup
 	for _, o := range objects {
 		wg.Go(func() { f(o) })

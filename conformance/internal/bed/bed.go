@@ -52,6 +52,7 @@ type Bed struct {
 	binary  string
 	dir     string
 	ctx     context.Context
+	journal *journal.Reader
 
 	mu      sync.Mutex
 	members map[string]*Member
@@ -67,6 +68,7 @@ func New(t testing.TB, o Options) *Bed {
 	if o.Lease == (Lease{}) && !o.Defaults {
 		b.lease = Short
 	}
+	b.journal = journal.NewReader(b.journalPath())
 	var opts []fabrictest.Option
 	if o.AsProcess {
 		opts = append(opts, fabrictest.AsProcess())
@@ -205,7 +207,7 @@ func (b *Bed) Evidence(t testing.TB, ops []history.Op) *history.Evidence {
 	defer b.mu.Unlock()
 	e := &history.Evidence{Ops: ops, Leases: b.leases, Slack: 5 * time.Second, Writes: slices.Clone(b.writes)}
 	var err error
-	if e.Events, err = journal.Read(b.journalPath()); err != nil {
+	if e.Events, err = b.journal.Events(); err != nil {
 		t.Fatal(err)
 	}
 	for _, rid := range b.order {

@@ -27,7 +27,7 @@ func (b *Bed) journalPath() string { return filepath.Join(b.dir, "journal") }
 // Journal reads what the bed's objects did.
 func (b *Bed) Journal(t testing.TB) []journal.Event {
 	t.Helper()
-	events, err := journal.Read(b.journalPath())
+	events, err := b.journal.Events()
 	if err != nil {
 		t.Fatal(err)
 	}

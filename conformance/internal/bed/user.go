@@ -156,8 +156,9 @@ func (u *User) elsewhere(a *Act) *act.Result {
 	if _, err := fmt.Fprintln(u.member.input, "act", string(text)); err != nil {
 		return gone("the caller's process is gone: " + err.Error())
 	}
-	tick := time.NewTicker(5 * time.Millisecond)
+	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+	mine := fmt.Sprintf("acted {%q:%q", "id", a.ID)
 	for {
 		ended := false
 		select {
@@ -166,11 +167,14 @@ func (u *User) elsewhere(a *Act) *act.Result {
 		case <-tick.C:
 		}
 		for line := range strings.Lines(p.Stdout()) {
-			text, ok := strings.CutPrefix(line, "acted ")
-			r := &act.Result{}
-			if ok && json.Unmarshal([]byte(text), r) == nil && r.ID == a.ID {
-				return r
+			if !strings.HasPrefix(line, mine) || !strings.HasSuffix(line, "\n") {
+				continue
 			}
+			r := &act.Result{}
+			if err := json.Unmarshal([]byte(strings.TrimPrefix(line, "acted ")), r); err != nil {
+				return gone(err.Error())
+			}
+			return r
 		}
 		if ended {
 			return gone("the caller's process has died")

@@ -32,6 +32,7 @@ const (
 	Call       Verb = "call"        // asks the object To to carry out Then, and answers with its answer
 	Broadcast  Verb = "broadcast"   // a Spot sends Then to its members
 	Refuse     Verb = "refuse"      // a Spot refuses joins from now on
+	Spoil      Verb = "spoil"       // the object's state can be captured and not restored from now on
 	Push       Verb = "push"        // an Actor pushes its State to the session that is bound to it
 )
 

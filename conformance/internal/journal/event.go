@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"math"
 	"os"
+	"sync"
 )
 
 // What is the kind of an event.
@@ -88,22 +91,41 @@ func (w *Writer) Note(e Event) error {
 	return err
 }
 
-// Read reads the whole journal at path, in its order. No file is an empty journal.
-func Read(path string) ([]Event, error) {
-	text, err := os.ReadFile(path)
+// Reader reads a journal that grows. Its methods may be called from any goroutine.
+type Reader struct {
+	path string
+
+	mu     sync.Mutex
+	offset int64
+	events []Event
+}
+
+// NewReader returns a reader of the journal at path. No file is an empty journal.
+func NewReader(path string) *Reader { return &Reader{path: path} }
+
+// Events returns all events so far, in the order of the journal. The slice must not be changed.
+func (r *Reader) Events() ([]Event, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f, err := os.Open(r.path)
 	if os.IsNotExist(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	var events []Event
-	for line := range bytes.Lines(text[:bytes.LastIndexByte(text, '\n')+1]) {
+	defer f.Close()
+	text, err := io.ReadAll(io.NewSectionReader(f, r.offset, math.MaxInt64-r.offset))
+	if err != nil {
+		return nil, err
+	}
+	for line := range bytes.Lines(text[:bytes.LastIndexByte(text, '\n')+1]) { // a last line without its end is being written
 		var e Event
 		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, fmt.Errorf("%s: line %q: %w", path, line, err)
+			return nil, fmt.Errorf("%s: line %q: %w", r.path, line, err)
 		}
-		events = append(events, e)
+		r.events = append(r.events, e)
+		r.offset += int64(len(line))
 	}
-	return events, nil
+	return r.events[:len(r.events):len(r.events)], nil
 }

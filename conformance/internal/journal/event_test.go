@@ -32,7 +32,7 @@ func TestWritersShareAFile(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	events, err := Read(path)
+	events, err := NewReader(path).Events()
 	if err != nil || len(events) != writers*each {
 		t.Fatalf("%d events, %v", len(events), err)
 	}
@@ -47,19 +47,32 @@ func TestWritersShareAFile(t *testing.T) {
 
 func TestReadJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
-	if events, err := Read(path); err != nil || len(events) != 0 {
+	r := NewReader(path)
+	if events, err := r.Events(); err != nil || len(events) != 0 {
 		t.Errorf("a journal that nobody began: %v, %v", events, err)
 	}
-	if err := os.WriteFile(path, []byte(`{"what":"turn","object":"a"}`+"\n"+`{"what":"tu`), 0o600); err != nil {
-		t.Fatal(err)
+	write := func(text string) {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if events, err := Read(path); err != nil || len(events) != 1 || events[0].What != Turn {
-		t.Errorf("a line that is being written: %v, %v", events, err)
+	write(`{"what":"turn","object":"a"}` + "\n" + `{"what":"tu`)
+	first, err := r.Events()
+	if err != nil || len(first) != 1 || first[0].What != Turn {
+		t.Errorf("a line that is being written: %v, %v", first, err)
 	}
-	if err := os.WriteFile(path, []byte("no event\n"), 0o600); err != nil {
-		t.Fatal(err)
+	write(`rn end","object":"a"}` + "\n")
+	if events, err := r.Events(); err != nil || len(events) != 2 || events[0].What != Turn || events[1].What != TurnEnd || len(first) != 1 {
+		t.Errorf("a journal that grew: %v, %v", events, err)
 	}
-	if _, err := Read(path); err == nil {
+	write("no event\n")
+	if _, err := r.Events(); err == nil {
 		t.Error("a broken line was read")
 	}
 }

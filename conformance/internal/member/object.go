@@ -57,6 +57,7 @@ type book struct {
 	input    string // the identity of the creation
 	turns    int
 	refuses  bool
+	spoiled  bool // Restore fails
 }
 
 func (b *book) event(self *objects.Self, what journal.What) journal.Event {
@@ -169,12 +170,13 @@ type moving struct {
 	Input   string `json:"input"`
 	Turns   int    `json:"turns"`
 	Refuses bool   `json:"refuses"`
+	Spoiled bool   `json:"spoiled"`
 }
 
 func (b *book) Capture(_ context.Context, self *objects.Self) (_ objects.State, err error) {
 	end := b.begin(b.event(self, journal.Capture), journal.CaptureEnd)
 	defer func() { end(err) }()
-	data, err := json.Marshal(moving{b.input, b.turns, b.refuses})
+	data, err := json.Marshal(moving{b.input, b.turns, b.refuses, b.spoiled})
 	return objects.State{Version: 1, Data: data}, err
 }
 
@@ -186,6 +188,9 @@ func (b *book) Restore(ctx context.Context, self *objects.Self, s objects.State)
 	var m moving
 	if err := json.Unmarshal(s.Data, &m); err != nil {
 		return err
+	}
+	if m.Spoiled {
+		return errors.New("the test wants it")
 	}
 	b.input, b.turns, b.refuses = m.Input, m.Turns, m.Refuses
 	return nil
@@ -264,6 +269,8 @@ func (b *book) Handle(ctx context.Context, r *objects.Request) (_ objects.Reply,
 	case job.Broadcast:
 		_, err := self.Broadcast(ctx, job.Job{ID: j.ID}.Encode())
 		state.Said = said(err)
+	case job.Spoil:
+		b.spoiled = true
 	case job.Push:
 		state.Said = push(ctx, r, state)
 	case job.Big:
