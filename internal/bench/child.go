@@ -35,11 +35,12 @@ type role interface {
 
 // roles are the processes that scenarios are made of.
 var roles = map[string]func() role{
-	"server": func() role { return &serverRole{} },
-	"member": func() role { return &memberRole{} },
-	"caller": func() role { return &callerRole{} },
-	"peer":   func() role { return &peerRole{} },
-	"idler":  func() role { return &idlerRole{} },
+	"server":  func() role { return &serverRole{} },
+	"member":  func() role { return &memberRole{} },
+	"caller":  func() role { return &callerRole{} },
+	"peer":    func() role { return &peerRole{} },
+	"idler":   func() role { return &idlerRole{} },
+	"monitor": func() role { return &monitorRole{} },
 }
 
 // closeTimeout bounds the orderly end of a child.

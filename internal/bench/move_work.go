@@ -38,6 +38,9 @@ const largeState = 16 << 20
 // movePause is the time between two moves of one Actor: a caller's route is the new one by then.
 const movePause = 20 * time.Millisecond
 
+// carryPause is the time between two moves while requests come at a steady pace.
+const carryPause = 100 * time.Millisecond
+
 // carried is an Actor that the caller has moved from member to member.
 type carried struct {
 	id string
@@ -154,7 +157,7 @@ func (r *callerRole) moveWork(ctx context.Context, k sliceKey) (work, error) {
 		if err != nil {
 			return work{}, err
 		}
-		return r.beside(w, large), nil
+		return r.beside(w, large, movePause), nil
 	}
 	return w, nil
 }
@@ -244,11 +247,11 @@ func (r *callerRole) carryWork(k sliceKey, c *carried) work {
 	if k.Side == stillSide {
 		return w
 	}
-	return r.beside(w, c)
+	return r.beside(w, c, carryPause)
 }
 
 // beside has another Actor, or the same, move all the time while w runs; the sample says how often it did.
-func (r *callerRole) beside(w work, c *carried) work {
+func (r *callerRole) beside(w work, c *carried, pause time.Duration) work {
 	var stop func() error
 	var begin time.Time
 	var moves atomic.Int64
@@ -261,7 +264,7 @@ func (r *callerRole) beside(w work, c *carried) work {
 				return err
 			}
 			moves.Add(1)
-			time.Sleep(movePause)
+			time.Sleep(pause)
 			return nil
 		})
 		if before == nil {

@@ -42,6 +42,7 @@ type callerRole struct {
 	worker
 	recorded map[sliceKey]recordPair
 	carriers map[string]*carried
+	edges    []func() // ends the connections of clients
 }
 
 type callerStart struct {
@@ -49,6 +50,8 @@ type callerStart struct {
 	Mesh    string `json:"mesh"`
 	RID     string `json:"rid"`
 	Members int    `json:"members"`
+	// Edge is where clients connect.
+	Edge string `json:"edge,omitempty"`
 	// RawMesh has the buckets to which raw store writes go.
 	RawMesh string `json:"raw_mesh"`
 }
@@ -114,6 +117,9 @@ func (r *callerRole) open(ctx context.Context, a callerStart) (started callerSta
 
 func (r *callerRole) close(ctx context.Context) (err error) {
 	_, err = r.unload()
+	for _, end := range r.edges {
+		end()
+	}
 	return errors.Join(err, closeAll(ctx, r.node, r.raw, r.ctl))
 }
 
@@ -182,6 +188,10 @@ func (r *callerRole) callerWork(ctx context.Context, k sliceKey) (work, error) {
 	case k.Do == doPublish && k.Side == rawSide:
 		return r.publishWork(r.raw, func(c counts) int64 { return c.Raw },
 			func(int) error { return r.raw.Publish(rawSink, data) }), nil
+	case k.Do == doGuardKey, k.Do == doGuardStream:
+		return r.guardWork(ctx, k)
+	case k.Do == doRelay:
+		return r.relayWork(ctx, k)
 	case k.Do == doMove, k.Do == doCarry, k.Do == doBulk:
 		return r.moveWork(ctx, k)
 	case k.Do == doUpdate:

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
 	"natsfabric/channels"
 	"natsfabric/fabric"
+	"natsfabric/session"
 )
 
 // The channels of a member, and the subjects of their raw counterparts.
@@ -41,6 +43,7 @@ type memberRole struct {
 	worker
 	counters counters
 	plain    []*plainActor
+	edge     *http.Server
 }
 
 type memberStart struct {
@@ -50,6 +53,9 @@ type memberStart struct {
 	Sink bool   `json:"sink"`
 	// Wave is the node's maintenance wave.
 	Wave string `json:"wave"`
+	// Sessions has the node own sessions; its raw counterpart passes on to the member RawTo.
+	Sessions bool   `json:"sessions"`
+	RawTo    string `json:"raw_to"`
 	// Capacity is the most objects of the node. Default: the product's.
 	Capacity int `json:"capacity"`
 }
@@ -61,14 +67,26 @@ func (r *memberRole) do(ctx context.Context, op string, raw json.RawMessage) (an
 		if err != nil {
 			return nil, err
 		}
-		return nil, r.start(ctx, a)
+		return r.start(ctx, a)
 	case "memory":
 		return memoryInUse(), nil
 	}
 	return r.worker.do(ctx, op, raw)
 }
 
-func (r *memberRole) start(ctx context.Context, a memberStart) (err error) {
+// memberStarted says where a member listens for clients.
+type memberStarted struct {
+	Edge string `json:"edge"` // a WebSocket URL without a path
+}
+
+func (r *memberRole) start(ctx context.Context, a memberStart) (started memberStarted, err error) {
+	if err = r.open(ctx, a); err == nil && a.Sessions {
+		started.Edge, err = r.serveEdge(a.RawTo)
+	}
+	return started, err
+}
+
+func (r *memberRole) open(ctx context.Context, a memberStart) (err error) {
 	r.prepare = r.localWork
 	specs := []channels.Spec{
 		{Name: echoChannel, Handler: echo},
@@ -82,10 +100,14 @@ func (r *memberRole) start(ctx context.Context, a memberStart) (err error) {
 			return channels.Reply{}, nil
 		}})
 	}
-	r.node, err = fabric.Start(ctx, fabric.Config{
+	cfg := fabric.Config{
 		Mesh: a.Mesh, RID: a.RID, Connect: fabric.Connect{URL: a.URL}, Channels: specs,
 		Types: objectTypes(&r.counters, a.Capacity), Capacity: a.Capacity, Wave: a.Wave,
-	})
+	}
+	if a.Sessions {
+		cfg.Sessions = &session.Config{Authenticate: anybody}
+	}
+	r.node, err = fabric.Start(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -134,6 +156,9 @@ func (r *memberRole) close(ctx context.Context) (err error) {
 	_, err = r.unload()
 	for _, p := range r.plain {
 		p.close()
+	}
+	if r.edge != nil {
+		err = errors.Join(err, r.edge.Close())
 	}
 	return errors.Join(err, closeAll(ctx, r.node, r.raw, r.ctl))
 }

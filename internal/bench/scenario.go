@@ -43,6 +43,10 @@ var scenarios = []scenario{
 	{ScenarioInfo{"follow", "requests at a steady pace to an Actor that moves there and back all the time, against the same while it stays."}, runFollow},
 	{ScenarioInfo{"drain", "how many idle Actors a node moves per second when it is drained, against compare-and-set publishes divided by the writes of a move; " +
 		"and requests to other Actors meanwhile, against before (result drain-others)."}, runDrain},
+	{ScenarioInfo{"session", "a request of a client through its session to an Actor of another node, against a WebSocket message that its server passes on by nats.Conn.Request."}, runSession},
+	{ScenarioInfo{"guard", "a write through a guard to a key (result guard-key) and to a stream (guard-stream) against the same write without one; " +
+		"fence/sqltest/guardbench compares SQL statements."}, runGuard},
+	{ScenarioInfo{"supervise", "the processor time of each of three monitors of many workers (column fabric) against monitors of a few (column raw)."}, runSupervise},
 	{ScenarioInfo{"idle", "what one idle node costs per second in a large mesh (column fabric) against a mesh of three nodes (column raw): " +
 		"messages at the server, processor time; the memory of an idle Actor, many of which are made on one node (result idle-objects), " +
 		"and requests to another Actor of that node meanwhile, against before (idle-stream) and against raw requests to its process (idle-stream-control)."}, runIdle},

@@ -59,7 +59,7 @@ var modules = []struct {
 	{"github.com/prometheus", []string{"cmd"}, "the library offers numbers, a program chooses how to show them"},
 	{"go.yaml.in/yaml", []string{"cmd"}, "the library reads no files"},
 	{"github.com/synadia-io/orbit.go/natscontext", []string{"fabric", "cmd"}, "what stands below fabric takes a connection"},
-	{"github.com/coder/websocket", []string{"session", "test"}, "one transport of sessions speaks it"},
+	{"github.com/coder/websocket", []string{"session", "internal/bench", "test"}, "one transport of sessions speaks it"},
 	{"modernc.org/sqlite", []string{"fence/sqltest", "examples/fenced"}, "modules of their own: drivers stay out of users' graphs"},
 	{"github.com/jackc/pgx/v5", []string{"fence/sqltest", "examples/fenced"}, "modules of their own: drivers stay out of users' graphs"},
 	{"go.uber.org/goleak", []string{"test"}, "a test tool"},
