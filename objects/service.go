@@ -167,6 +167,9 @@ func (s *Service) close(ctx context.Context) error {
 	}
 	err = errors.Join(err, s.endMoves(ctx))
 	if err == nil {
+		err = s.owed.wait(ctx) // answers of work that has moved, to callers here
+	}
+	if err == nil {
 		err = s.closeAsked(ctx)
 	}
 	s.workMu.Lock()
