@@ -23,12 +23,14 @@ func TestShutdownAfterRelocation(t *testing.T) {
 	factory := func(_ context.Context, self *objects.Self, _ []byte) (objects.Object, error) {
 		return &stubborn{tally: tally{j: j, name: objectName(self)}, hang: hang, in: in}, nil
 	}
-	node := func(rid string) *fabric.Node {
+	node := func(rid string, follow time.Duration) *fabric.Node {
 		return startNode(t, fabric.Config{Mesh: "m", RID: rid, Connect: fabric.Connect{URL: s.URL()}, RouteTTL: 2 * time.Second,
-			Relocation: fabric.Relocation{FollowTime: 3 * time.Second},
+			Relocation: fabric.Relocation{FollowTime: follow},
 			Types:      []objects.Type{{Name: "stubborn", Class: kvlocation.ClassActor, New: factory, Move: objects.MoveState}}})
 	}
-	a, b, c := node("a"), node("b"), node("c")
+	a := node("a", 8*time.Second)
+	node("b", 2*time.Second)
+	c := startNode(t, fabric.Config{Mesh: "m", RID: "c", Connect: fabric.Connect{URL: s.URL()}, RouteTTL: time.Minute})
 	awaitMember(t, a, "b", kvlocation.StateServing)
 	ctx := timeout(t, 120*time.Second)
 	for _, id := range []string{"busy", "quiet"} {
@@ -69,7 +71,7 @@ func TestShutdownAfterRelocation(t *testing.T) {
 		result <- r
 	}()
 	fabrictest.Eventually(t, 30*time.Second, "the quiet one has moved", func() bool {
-		at, err := c.Actors().Find(ctx, "quiet")
+		at, err := a.Actors().Find(ctx, "quiet")
 		return err == nil && at.RID != "a"
 	})
 	hang <- struct{}{} // the turn at a ends
@@ -78,11 +80,17 @@ func TestShutdownAfterRelocation(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	<-in // the next one runs at the target
+	states := a.States(t.Context())
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		stopNode(t, a)
 	}()
+	select {
+	case ch := <-states:
+		t.Errorf("the node became %s although old routes may be used", ch.To)
+	case <-time.After(500 * time.Millisecond):
+	}
 	if _, err := c.Actors().Request(ctx, "quiet", []byte("c:2")); err != nil {
 		t.Errorf("by the old route, to a node that is stopping: %v", err)
 	}
@@ -93,5 +101,4 @@ func TestShutdownAfterRelocation(t *testing.T) {
 			t.Errorf("a call that a had accepted: %v", err)
 		}
 	}
-	_ = b
 }
