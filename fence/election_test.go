@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"natsfabric/fabrictest"
+	"natsfabric/internal/monotime"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
@@ -192,6 +193,26 @@ func TestTermEndsBeforeTheNextBegins(t *testing.T) {
 			}
 			proxy.Heal()
 		})
+	}
+}
+
+// A process that was frozen beyond its term asks before any timer has come round: the clock itself answers.
+func TestTermAsksTheClock(t *testing.T) {
+	t.Parallel()
+	term := campaign(t, candidate(t, newMesh(t, 1).servers[0].URL(), quick("a")))
+	term.mu.Lock()
+	term.timer.Stop()
+	term.deadline.Store(int64(monotime.Now()))
+	term.mu.Unlock()
+	if tok, err := term.FenceToken(); !errors.Is(err, ErrTermLost) || tok != term.Token() {
+		t.Fatalf("%v, %v", tok, err)
+	}
+	// A renewal that is acknowledged now comes too late.
+	if err := term.renew(monotime.Now()); err != nil && !errors.Is(err, errLost) { // its own keeper may be at it
+		t.Fatal(err)
+	}
+	if _, err := term.FenceToken(); !errors.Is(err, ErrTermLost) {
+		t.Fatalf("a late renewal has revived the term: %v", err)
 	}
 }
 

@@ -14,7 +14,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	// Most tests only wait, so more of them run side by side than there are processors. -parallel overrides it.
-	if err := flag.Set("test.parallel", "4"); err != nil {
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	// An embedded nats-server that a test stopped was seen to leave these goroutines of a file store behind: its own, and

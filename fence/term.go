@@ -149,15 +149,13 @@ func (t *Term) keep() {
 	}
 }
 
-// renew prolongs the term by one write. The deadline ends the attempt: a renewal that is acknowledged later is worth
+// renew prolongs the term by one write. The end of the term ends the attempt: a renewal that is acknowledged later is worth
 // nothing.
 func (t *Term) renew(sent monotime.Time) error {
-	ctx, cancel := context.WithTimeout(t.ctx, monotime.Time(t.deadline.Load()).Sub(sent))
-	defer cancel()
 	t.mu.Lock()
 	at := t.at
 	t.mu.Unlock()
-	v, err := change(ctx, t.e.sh, t.e.cfg.Name, at, renew{run: t.e.self.Run, term: t.token.Generation, ttl: t.e.cfg.TTL})
+	v, err := change(t.ctx, t.e.sh, t.e.cfg.Name, at, renew{run: t.e.self.Run, term: t.token.Generation, ttl: t.e.cfg.TTL})
 	if err != nil {
 		return err
 	}
