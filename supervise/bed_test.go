@@ -20,7 +20,7 @@ import (
 )
 
 // readyIn bounds waits for what should happen soon, on a slow machine.
-const readyIn = 30 * time.Second
+const readyIn = 60 * time.Second
 
 func testContext(t testing.TB) context.Context {
 	t.Helper()
