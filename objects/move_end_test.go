@@ -332,3 +332,51 @@ func TestMoveServiceCloses(t *testing.T) {
 	before.a.Abort(nil)
 	after.a.Abort(nil)
 }
+
+// TestMoveCallerLeaves: a caller of the source's process whose message is held leaves with NotAccepted, and the message goes
+// nowhere; once it was given to the target, the caller leaves with Unknown.
+func TestMoveCallerLeaves(t *testing.T) {
+	w := newMoveBed(t)
+	key := w.actor("one")
+	m := w.move(w.a, w.b, key).prepare().load()
+	calls := func(ctx context.Context) []<-chan error {
+		var list []<-chan error
+		for i, f := range []func() error{
+			func() error { _, err := w.a.Actors().Request(ctx, key.ID, []byte("asked")); return err },
+			func() error { return w.a.Actors().Send(ctx, key.ID, []byte("sent")) },
+		} {
+			c := make(chan error, 1)
+			go func() { c <- f() }()
+			list = append(list, c)
+			w.waits(w.a, key, i+1)
+		}
+		return list
+	}
+	ctx, cancel := context.WithCancel(w.ctx())
+	early := calls(ctx)
+	cancel()
+	for _, c := range early {
+		if err := <-c; !errors.Is(err, context.Canceled) || !errors.Is(err, outcome.NotAccepted) {
+			t.Fatal(err)
+		}
+	}
+	m.accept()
+	if got := m.d.Held(10, maxHeldBytes); len(got) != 0 {
+		t.Fatalf("%d messages were given to the target that nobody sends any more", len(got))
+	}
+	ctx, cancel = context.WithCancel(w.ctx())
+	late := calls(ctx)
+	m.held()
+	if m.h != 2 {
+		t.Fatal(m.h)
+	}
+	cancel()
+	for _, c := range late {
+		if err := <-c; !errors.Is(err, context.Canceled) || !errors.Is(err, outcome.Unknown) {
+			t.Fatal(err)
+		}
+	}
+	m.commit().finish()
+	fabrictest.Eventually(t, long, "both have run", func() bool { return len(w.led.of("one")) == 2 })
+	fabrictest.Eventually(t, long, "nothing is owed", func() bool { return w.a.owed.now() == 0 })
+}
