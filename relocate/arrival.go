@@ -183,8 +183,7 @@ func (a *arrival) act(act action) {
 		a.reads++
 		now := a.reads%2 == 0 // any replica, and what certainly is so, in turn
 		a.spawn(func(ctx context.Context) {
-			e, _ := a.rec.read(ctx, now)
-			a.post(e)
+			a.post(a.rec.read(ctx, now))
 			a.after(askEvery, evTick)
 		})
 	case doLoad:

@@ -203,8 +203,7 @@ func (d *departure) act(a action) {
 	case doRead:
 		now := d.runner.unit.state == srcParting
 		d.spawn(func(ctx context.Context) {
-			e, _ := d.rec.read(ctx, now)
-			d.post(e)
+			d.post(d.rec.read(ctx, now))
 			d.after(lookEvery, evTick)
 		})
 	case doSeal:

@@ -27,9 +27,14 @@ type hosting struct {
 
 	mu    sync.Mutex
 	res   Result
-	stays map[kvlocation.ObjectKey]uint64 // what was kept, by generation: it is not tried again
-	spots map[objects.SpotRef]spotMove    // what became of the Spots whose members follow
-	why   map[Reason]int
+	stays map[kvlocation.ObjectKey]stay // what is not tried again
+	spots map[objects.SpotRef]spotMove  // what became of the Spots whose members follow
+}
+
+// stay is a unit that is not tried again.
+type stay struct {
+	generation uint64
+	reason     Reason // empty: it was closed meanwhile
 }
 
 // spotMove is what became of a PerActor Spot.
@@ -52,7 +57,7 @@ func (s *Service) Host(ctx context.Context, mode Mode) (Result, error) {
 		return blocked(OperationInProgress, ""), nil
 	}
 	h := &hosting{
-		s: s, mode: mode, stays: map[kvlocation.ObjectKey]uint64{}, spots: map[objects.SpotRef]spotMove{}, why: map[Reason]int{},
+		s: s, mode: mode, stays: map[kvlocation.ObjectKey]stay{}, spots: map[objects.SpotRef]spotMove{},
 	}
 	defer s.endHost()
 	if err := s.cfg.Lease.Admit(); err != nil {
@@ -79,7 +84,7 @@ func blocked(r Reason, detail string) Result {
 func (h *hosting) todo() []objects.MoveItem {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	items := slices.DeleteFunc(h.s.cfg.Objects.Movable(), func(i objects.MoveItem) bool { return h.stays[i.Key] == i.Generation })
+	items := slices.DeleteFunc(h.s.cfg.Objects.Movable(), func(i objects.MoveItem) bool { return h.stays[i.Key].generation == i.Generation })
 	slices.SortFunc(items, func(a, b objects.MoveItem) int {
 		return cmp.Or(-cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.ID, b.Key.ID)) // "spot" before "actor"
 	})
@@ -156,7 +161,7 @@ func (h *hosting) one(ctx context.Context, i objects.MoveItem) {
 		h.s.hostProgress(func(p *Progress) { p.Moved++ })
 	case outcome.KindOf(err) == outcome.NotFound && !errors.Is(err, errNoTarget): // closed meanwhile
 		h.mu.Lock()
-		h.stays[i.Key] = i.Generation
+		h.stays[i.Key] = stay{generation: i.Generation}
 		h.mu.Unlock()
 	case errors.Is(err, objects.ErrMoving): // somebody else moves or closes it: the next round sees what came of it
 		wait(ctx, againPause)
@@ -172,37 +177,50 @@ const againPause = 100 * time.Millisecond
 func (h *hosting) keep(i objects.MoveItem, err error) {
 	k := Kept{Key: i.Key, Type: i.Type, Generation: i.Generation, Reason: reasonFor(err), Detail: short(err.Error())}
 	h.mu.Lock()
-	h.stays[i.Key] = i.Generation
-	h.why[k.Reason]++
-	if h.res.KeptCount++; len(h.res.Kept) < MaxKept {
+	h.stays[i.Key] = stay{i.Generation, k.Reason}
+	if len(h.res.Kept) < MaxKept {
 		h.res.Kept = append(h.res.Kept, k)
 	}
 	h.mu.Unlock()
 	h.s.hostProgress(func(p *Progress) { p.Kept++ })
 }
 
-// end makes the result.
+// end makes the result, of what is here then: a unit that was kept may have left since, by another's move.
 func (h *hosting) end(ctx context.Context) Result {
-	left := h.todo()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r := h.res
+	var (
+		r    = h.res
+		here = map[kvlocation.ObjectKey]uint64{}
+		why  = map[Reason]int{}
+		left int // not tried
+	)
+	for _, i := range h.s.cfg.Objects.Movable() {
+		here[i.Key] = i.Generation
+		if st := h.stays[i.Key]; st.generation == i.Generation && st.reason != "" {
+			r.KeptCount++
+			why[st.reason]++
+		} else {
+			left++
+		}
+	}
+	r.Kept = slices.DeleteFunc(r.Kept, func(k Kept) bool { return here[k.Key] != k.Generation })
 	slices.SortFunc(r.Kept, func(a, b Kept) int {
 		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.ID, b.Key.ID))
 	})
 	switch {
-	case ctx.Err() != nil && (len(left) > 0 || r.KeptCount > 0):
+	case ctx.Err() != nil && left+r.KeptCount > 0:
 		r.Outcome, r.Reason = Blocked, reasonFor(context.Cause(ctx))
 		if r.Reason == RelocationFailed { // cancelled by its caller, without a cause
 			r.Reason = DeadlineExceeded
 		}
-		r.Detail = fmt.Sprintf("%d units have moved, %d stayed, when the time of the whole operation was over; %s", r.Moved, r.KeptCount+len(left), r.Reason.Text())
+		r.Detail = fmt.Sprintf("%d units have moved, %d stayed, when the time of the whole operation was over; %s", r.Moved, r.KeptCount+left, r.Reason.Text())
 	case r.KeptCount == 0:
 		r.Outcome = Relocated
 	default:
 		r.Outcome = Blocked
-		for reason, n := range h.why {
-			if best := h.why[r.Reason]; n > best || n == best && reason < r.Reason {
+		for reason, n := range why {
+			if best := why[r.Reason]; n > best || n == best && reason < r.Reason {
 				r.Reason = reason
 			}
 		}

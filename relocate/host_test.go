@@ -315,3 +315,43 @@ func TestHostSpots(t *testing.T) {
 		})
 	}
 }
+
+// No more units leave at one time than are allowed, whoever asks.
+func TestConcurrency(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, 1)
+	n1 := b.node("n1", func(o *options) { o.move.Concurrency = 2 })
+	ids := n1.makeMany(8)
+	b.node("n2")
+	var (
+		mu        sync.Mutex
+		now, most int
+	)
+	two := newGate(t)
+	b.ledger.set(func(h *hooks) {
+		h.restore = func(ctx context.Context, self *objects.Self) error {
+			mu.Lock()
+			if now++; now == 2 {
+				two.release()
+			}
+			most = max(most, now)
+			mu.Unlock()
+			err := two.hook(ctx, self) // the first one waits for the second
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return err
+		}
+	})
+	single := n1.begin(ids[0], "n2")
+	res, err := n1.moves.Host(b.ctx(), relocate.Mode{Kind: relocate.Maintenance})
+	if err != nil || res.Outcome != relocate.Relocated {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if _, err := single.wait(t); err != nil {
+		t.Logf("the single move: %v", err) // the whole host's was first
+	}
+	if most != 2 {
+		t.Errorf("%d units left at one time", most)
+	}
+}

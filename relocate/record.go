@@ -196,7 +196,7 @@ func (r *record) pause(ctx context.Context) bool {
 }
 
 // read reads the record: from any replica, or as it is now.
-func (r *record) read(ctx context.Context, now bool) (event, kvlocation.Entry) {
+func (r *record) read(ctx context.Context, now bool) event {
 	ctx, cancel := context.WithTimeout(ctx, readAttempt)
 	defer cancel()
 	f := r.s.cfg.Store.Peek
@@ -205,10 +205,10 @@ func (r *record) read(ctx context.Context, now bool) (event, kvlocation.Entry) {
 	}
 	e, err := f(ctx, r.key)
 	if err != nil {
-		return event{kind: evReadFailed}, e
+		return event{kind: evReadFailed}
 	}
 	v, h := r.view(e)
-	return event{kind: evRecord, view: v, revision: e.Revision, h: h}, e
+	return event{kind: evRecord, view: v, revision: e.Revision, h: h}
 }
 
 // readAttempt bounds one read of the record.
