@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"natsfabric/fabrictest"
 	"natsfabric/internal/monotime"
@@ -213,6 +214,58 @@ func TestTermAsksTheClock(t *testing.T) {
 	}
 	if _, err := term.FenceToken(); !errors.Is(err, ErrTermLost) {
 		t.Fatalf("a late renewal has revived the term: %v", err)
+	}
+}
+
+// The leader of the store's stream is killed. A term rides through the election of another one, and so does a guarded write:
+// neither is refused, lost or done twice.
+func TestStoreElectsALeader(t *testing.T) {
+	t.Parallel()
+	c := fabrictest.StartCluster(t, 3, fabrictest.AsProcess())
+	c.WaitReady(t)
+	nc := c.Connect(t, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	if _, err := kvlocation.Init(testContext(t), nc, kvlocation.Setup{Mesh: "m", Replicas: 3}); err != nil {
+		t.Fatal(err)
+	}
+	store, err := kvlocation.Open(testContext(t), nc, kvlocation.Config{Mesh: "m", RID: "a", AttemptTimeout: 400 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	js := jetStream(t, nc)
+	if _, err := js.CreateKeyValue(testContext(t), jetstream.KeyValueConfig{Bucket: "app", Replicas: 3}); err != nil {
+		t.Fatal(err)
+	}
+	key := arrivals{}.kv(t, js, "alice")
+	cfg := quick("a")
+	cfg.TTL, cfg.Margin = time.Minute, time.Second
+	e, err := NewElection(store, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := campaign(t, e)
+	write := func(v string) uint64 {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(term.Context(), 50*time.Second)
+		defer cancel()
+		rev, err := key.Put(ctx, []byte(v))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rev
+	}
+	before := write("before")
+	c.StreamLeader(t, "KV_FABRIC_m_FENCE").Kill()
+	renewals := e.Snapshot().Renewals
+	if after := write("after"); after != before+1 {
+		t.Errorf("revision %d follows %d", after, before)
+	}
+	fabrictest.Eventually(t, 40*time.Second, "renewals with the new leader", func() bool { return e.Snapshot().Renewals >= renewals+2 })
+	if err := term.Context().Err(); err != nil {
+		t.Fatalf("the term ended: %v", context.Cause(term.Context()))
+	}
+	if err := term.Resign(testContext(t)); err != nil {
+		t.Fatal(err)
 	}
 }
 
