@@ -117,7 +117,7 @@ func events(ctx context.Context, k keys, f EventFilter) ([]Event, error) {
 	if f.Worker != "" {
 		token, err := escape(f.Worker)
 		if err != nil {
-			return nil, outcome.Wrap("events", outcome.InvalidOperation, outcome.NotAccepted, "", "", err)
+			return nil, noWorker("events", err)
 		}
 		prefix += token + "."
 	}

@@ -8,6 +8,7 @@ import (
 
 	"natsfabric/internal/monotime"
 	"natsfabric/kvlocation"
+	"natsfabric/outcome"
 )
 
 // WorkerStatus is what is known of a worker.
@@ -87,13 +88,14 @@ func Workers(ctx context.Context, sh *kvlocation.Shared, p Policy, expected []st
 }
 
 // Incidents returns the present or latest incident of each worker, of one worker when worker is not empty, the oldest
-// first. Errors are *outcome.Error: Unavailable when the store does not answer.
+// first. Errors are *outcome.Error: InvalidOperation for an ID that is not allowed, Unavailable when the store does not
+// answer.
 func Incidents(ctx context.Context, sh *kvlocation.Shared, worker string) ([]Case, error) {
 	prefix := incidentPrefix
 	if worker != "" {
 		token, err := escape(worker)
 		if err != nil {
-			return nil, err
+			return nil, noWorker("incidents", err)
 		}
 		prefix += token + "."
 	}
@@ -109,16 +111,20 @@ func Incidents(ctx context.Context, sh *kvlocation.Shared, worker string) ([]Cas
 	return out, err
 }
 
-// LogsOf returns what was collected last from a worker; ok is false when nothing is kept. Errors are *outcome.Error:
-// Unavailable when the store does not answer.
+// LogsOf returns what was collected last from a worker; ok is false when nothing is kept. Errors are those of Incidents.
 func LogsOf(ctx context.Context, sh *kvlocation.Shared, worker string) (l Logs, ok bool, err error) {
 	token, err := escape(worker)
 	if err != nil {
-		return l, false, err
+		return l, false, noWorker("logs", err)
 	}
 	f, err := fact[Logs](ctx, sh.Get, logsPrefix+token)
 	if err != nil || f == nil {
 		return l, false, err
 	}
 	return f.Value, true, nil
+}
+
+// noWorker is the error for an ID that is not allowed.
+func noWorker(op string, err error) error {
+	return outcome.Wrap(op, outcome.InvalidOperation, outcome.NotAccepted, "worker", "", err)
 }

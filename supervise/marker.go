@@ -84,7 +84,7 @@ func PutMarker(ctx context.Context, sh *kvlocation.Shared, m Marker) error {
 func ClearMarker(ctx context.Context, sh *kvlocation.Shared, worker string) error {
 	token, err := escape(worker)
 	if err != nil {
-		return outcome.Wrap("clear marker", outcome.InvalidOperation, outcome.NotAccepted, "worker", "", err)
+		return noWorker("clear marker", err)
 	}
 	return remove(ctx, sh, markerPrefix+token)
 }
@@ -93,7 +93,7 @@ func ClearMarker(ctx context.Context, sh *kvlocation.Shared, worker string) erro
 func MarkerOf(ctx context.Context, sh *kvlocation.Shared, worker string) (m Marker, ok bool, err error) {
 	token, err := escape(worker)
 	if err != nil {
-		return m, false, outcome.Wrap("read marker", outcome.InvalidOperation, outcome.NotAccepted, "worker", "", err)
+		return m, false, noWorker("read marker", err)
 	}
 	e, err := sh.Confirm(ctx, markerPrefix+token)
 	switch {

@@ -124,6 +124,7 @@ func NewMonitor(ctx context.Context, store *kvlocation.Store, cfg Config) (*Moni
 		return nil, err
 	}
 	if _, err := readClock(ctx, m.keys, monotime.Now); err != nil {
+		m.cancel()
 		return nil, err
 	}
 	m.start()
