@@ -2,6 +2,7 @@ package session
 
 import (
 	"testing"
+	"time"
 
 	"natsfabric/fabrictest"
 	"natsfabric/outcome"
@@ -18,10 +19,11 @@ func TestBindRelayPushUnbind(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, dial func(*node, string) *link) {
 		b := newBed(t)
-		n1, n2 := b.node("n1"), b.node("n2")
+		never := heartbeat(10 * time.Minute) // no comparison in the time of the test
+		n1, n2 := b.node("n1", never), b.node("n2", never)
 		ref := n2.actor("alice")
 		l := dial(n1, "ann")
-		if l.hello.RID == "" || l.hello.Session == "" || l.hello.Heartbeat != 10_000 || l.hello.data != "hello ann" {
+		if l.hello.RID == "" || l.hello.Session == "" || l.hello.Heartbeat != 600_000 || l.hello.data != "hello ann" {
 			t.Fatalf("welcome %v", l.hello)
 		}
 		bound := l.bind(ref.String())
