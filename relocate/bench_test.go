@@ -100,7 +100,7 @@ func (r *raw) once(tb testing.TB) time.Duration {
 
 // BenchmarkHost drains a node of idle Actors and counts the record writes per move: four, two of them by the source, two by the target.
 func BenchmarkHost(b *testing.B) {
-	const count = 2000
+	const count = 1500
 	for range b.N {
 		b.StopTimer()
 		bed := newBed(b, 1)
