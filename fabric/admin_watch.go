@@ -53,7 +53,7 @@ func adminSessions(ctx context.Context, n *Node, req adminRequest) (any, error) 
 		return nil, req.invalid(fmt.Sprintf("rid %q is not this node", what.RID))
 	case what.RID != "" && what.RID != n.cfg.RID:
 		return n.passOnTo(ctx, req, what.RID)
-	case n.sessions == nil:
+	case n.cfg.Sessions == nil:
 		return nil, outcome.New("admin", outcome.NotConfigured, outcome.NotAccepted, req.verb, "this node owns no sessions")
 	case what.Limit == 0:
 		what.Limit = defaultListed

@@ -68,8 +68,7 @@ type Config struct {
 	// Relocation says how objects move to other nodes.
 	Relocation Relocation
 	// Sessions lets the node own the sessions of clients: nil means none. Authenticate is required; the node itself fills
-	// in Mesh, RID, Lifecycle, Conn, Router, Objects and LeaseOf. A mesh whose Actors are bound to sessions has it at every
-	// node, for the node on which an Actor lives has a part in its bindings.
+	// in Mesh, RID, Lifecycle, Conn, Router, Objects and LeaseOf. Actors of every node can be bound to sessions.
 	Sessions *session.Config
 	// SelfFence lets the node stop its process when its lease is lost and what runs then, turns and handlers, does not end
 	// in time (FE-13). Nil means that it does not: such a turn's results are withheld, and guards refuse its writes.

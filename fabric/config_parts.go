@@ -80,6 +80,9 @@ func (cfg Config) checkSessions() error {
 		return nil
 	}
 	s := *cfg.Sessions // Tune fills in defaults
+	if s.Authenticate == nil {
+		return errors.New("Sessions.Authenticate is required: it decides who a client is")
+	}
 	if err := s.Tune(); err != nil {
 		return fmt.Errorf("Sessions.%w", err)
 	}
@@ -88,7 +91,10 @@ func (cfg Config) checkSessions() error {
 
 // sessionConfig is the configuration of the node's sessions.
 func (n *Node) sessionConfig() session.Config {
-	c := *n.cfg.Sessions
+	var c session.Config
+	if n.cfg.Sessions != nil {
+		c = *n.cfg.Sessions
+	}
 	c.Mesh, c.RID, c.Lifecycle = n.mesh, n.cfg.RID, n.lease.Lifecycle()
 	c.Conn, c.Router, c.Objects, c.LeaseOf = n.link.nc, n.router, n.objects, n.store.LeaseOf
 	if c.Logger == nil {

@@ -34,7 +34,7 @@ type Node struct {
 	lease  *kvlocation.Lease
 	dir    *kvlocation.Directory
 	router *channels.Router
-	// These are nil until open has come that far; sessions also when the node owns none.
+	// These are nil until open has come that far.
 	objects  *objects.Service
 	mover    *relocate.Service
 	sessions *session.Service
@@ -140,10 +140,8 @@ func (n *Node) open(ctx context.Context) (err error) {
 		_, err := n.mover.Move(ctx, key, generation, to)
 		return err
 	})
-	if n.cfg.Sessions != nil {
-		if n.sessions, err = session.New(n.sessionConfig()); err != nil {
-			return err
-		}
+	if n.sessions, err = session.New(n.sessionConfig()); err != nil {
+		return err
 	}
 	if n.admin, err = openAdmin(ctx, n); err != nil {
 		return err
@@ -262,8 +260,8 @@ func (n *Node) Spots() *objects.Spots { return n.objects.Spots() }
 // must not be closed.
 func (n *Node) Objects() *objects.Service { return n.objects }
 
-// Sessions returns the node's part in the sessions of clients, nil without Config.Sessions. Its life is the node's; it
-// must not be closed or drained.
+// Sessions returns the node's part in the sessions of clients. Without Config.Sessions the node owns none, and its Handler
+// refuses clients; its Actors can be bound all the same. Its life is the node's; it must not be closed or drained.
 func (n *Node) Sessions() *session.Service { return n.sessions }
 
 // Channel returns the caller's side of a channel. It costs nothing to call again.

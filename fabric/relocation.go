@@ -166,10 +166,8 @@ func (n *Node) settle(ctx context.Context) {
 		ctx, cancel = context.WithTimeout(ctx, left-min(followReserve, left/2))
 		defer cancel()
 	}
-	if n.sessions != nil {
-		if err := n.sessions.Drain(ctx); err != nil {
-			n.log.Warn("stopping although clients' sessions are still here", zap.Error(err))
-		}
+	if err := n.sessions.Drain(ctx); err != nil {
+		n.log.Warn("stopping although clients' sessions are still here", zap.Error(err))
 	}
 	if err := n.objects.Settled(ctx); err != nil {
 		n.log.Warn("stopping although messages for objects that have moved may still come here", zap.Error(err))

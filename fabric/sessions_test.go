@@ -46,14 +46,17 @@ func TestSessionsAcrossRelocation(t *testing.T) {
 		if hosts {
 			types = []objects.Type{{Name: "teller", Class: kvlocation.ClassActor, New: factory, Move: objects.MoveState}}
 		}
-		n := startNode(t, fabric.Config{Mesh: "m", RID: rid, Connect: fabric.Connect{URL: s.URL()}, Types: types,
-			RouteTTL: time.Second, Relocation: shortFollow, Sessions: &session.Config{Authenticate: anyone, GoAway: 5 * time.Second}})
+		cfg := fabric.Config{Mesh: "m", RID: rid, Connect: fabric.Connect{URL: s.URL()}, Types: types, RouteTTL: time.Second, Relocation: shortFollow}
+		if !hosts {
+			cfg.Sessions = &session.Config{Authenticate: anyone, GoAway: 5 * time.Second}
+		}
+		n := startNode(t, cfg)
 		web := httptest.NewServer(n.Sessions().Handler())
 		t.Cleanup(web.Close)
 		return n, "ws" + strings.TrimPrefix(web.URL, "http")
 	}
-	a, _ := node("a", true)
-	b, _ := node("b", true)
+	a, _ := node("a", true) // those that host Actors own no sessions
+	b, urlOfB := node("b", true)
 	edge, url1 := node("edge1", false)
 	_, url2 := node("edge2", false)
 	awaitMember(t, a, "b", kvlocation.StateServing)
@@ -118,7 +121,14 @@ func TestSessionsAcrossRelocation(t *testing.T) {
 	}
 	mu.Unlock()
 
+	if refusing, err := client.Dial(timeout(t, time.Second), client.Config{URLs: []string{urlOfB}}); err == nil {
+		refusing.Close()
+		t.Error("a node without an authenticator has opened a session")
+	}
 	var listed fabric.SessionsReply
+	if err := askAdmin(t, s.Connect(t), "fab.m.admin.sessions", `{"rid":"b"}`, &listed); !refused(err, outcome.NotConfigured) {
+		t.Errorf("the sessions of a node that owns none: %v", err)
+	}
 	if err := askAdmin(t, s.Connect(t), "fab.m.admin.sessions", `{"rid":"edge1"}`, &listed); err != nil || listed.AnsweredBy != "edge1" || len(listed.Sessions) != 1 ||
 		len(listed.Sessions[0].Bindings) != 1 || listed.Stats.Sessions != 1 {
 		t.Errorf("the operator sees %+v, %v", listed, err)
