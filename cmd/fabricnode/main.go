@@ -10,6 +10,9 @@
 //	fabricnode call --mesh shop --actor a '{"op":"read"}'  call it
 //	fabricnode objects|locate|explain --mesh shop ...     which objects there are, where, and what a call would meet
 //	fabricnode release --mesh shop --owner n1/7           give up what a dead node owned
+//	fabricnode relocate --mesh shop actor/a --to n2       move it, while it is used
+//	fabricnode drain --mesh shop n1 --watch               move all that n1 has
+//	fabricnode sessions --mesh shop n1                    the clients' sessions that n1 owns
 //	fabricnode destroy --mesh shop actor/a@12             destroy one incarnation
 //	fabricnode forget --mesh shop n1                      remove a dead node's descriptor
 //
@@ -29,6 +32,8 @@
 //	  8  unknown whether it was accepted
 //	  9  another process run holds the RID, or took it over
 //	 10  the demo's proof does not hold
+//	 11  drain ended Blocked: something could not move
+//	 75  the node stopped itself: its lease was lost and what ran did not end (--self-fence)
 //	130  interrupted
 package main
 

@@ -57,6 +57,7 @@ type node struct {
 	Lifecycle uint64   `json:"lifecycle"`
 	Server    string   `json:"server"`
 	HTTP      string   `json:"http"`
+	Sessions  string   `json:"sessions"`
 	Channels  []string `json:"channels"`
 }
 

@@ -35,6 +35,9 @@ type root struct {
 	Locate   locateCmd   `cmd:"" help:"Say where an Actor or a Spot is."`
 	Explain  explainCmd  `cmd:"" help:"Say why a call to an Actor or a Spot would succeed or fail now."`
 	Release  releaseCmd  `cmd:"" help:"Take the authority over objects from an owner that is gone, so that they can be made again."`
+	Relocate relocateCmd `cmd:"" help:"Move an Actor or a Spot to another node while it is used."`
+	Drain    drainCmd    `cmd:"" help:"Move every object of a node to other nodes, before maintenance or a rolling update."`
+	Sessions sessionsCmd `cmd:"" help:"List the sessions of clients that a node owns."`
 	Forget   forgetCmd   `cmd:"" help:"Remove the descriptor of a dead node."`
 	Demo     demoCmd     `cmd:"" help:"See a mesh of three nodes work through a web server's log while one is frozen and one is killed."`
 	DemoNode demoNodeCmd `cmd:"" hidden:"" help:"A node of the demo."`

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"natsfabric/fence"
 	"natsfabric/internal/embedded"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
@@ -22,6 +23,8 @@ const (
 	ExitUnknown     = 8
 	ExitHeld        = 9
 	ExitProof       = 10
+	ExitBlocked     = 11
+	ExitSelfFenced  = fence.SelfFenceExit
 	ExitInterrupted = 130
 )
 
@@ -38,6 +41,8 @@ const exitTable = `Exit codes:
     8  unknown whether it was accepted
     9  another process run holds the RID, or took it over
    10  the demo's proof does not hold
+   11  drain ended Blocked: something could not move
+   75  the node stopped itself: its lease was lost and what ran did not end (--self-fence)
   130  interrupted`
 
 // exitError is an error that brings its exit code.

@@ -15,6 +15,7 @@ import (
 	"natsfabric/cmd/fabricnode/internal/httpd"
 	"natsfabric/cmd/fabricnode/internal/reference"
 	"natsfabric/fabric"
+	"natsfabric/fence"
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
 )
@@ -33,6 +34,11 @@ type runCmd struct {
 	Capacity   int    `default:"1000000" help:"Actors and Spots that the node owns at most."`
 	HTTP       string `name:"http" default:"127.0.0.1:0" placeholder:"ADDR" help:"Address of /healthz, /readyz and /metrics; port 0 takes a free one, off turns them off. Default ${default}."`
 
+	sessionFlags
+
+	Report    bool `help:"Report as a worker, under the node's name, so that monitors (fabricnode supervise run) see when it hangs."`
+	SelfFence bool `help:"Stop this process with exit code 75 when its lease is lost and what runs does not end within 10 s."`
+
 	LeaseTTL     time.Duration `default:"18s" group:"Lease" help:"Life of the owner lease: whole seconds."`
 	LeaseRenew   time.Duration `default:"3s" group:"Lease" help:"Time between renewals."`
 	LeaseMargin  time.Duration `default:"3s" group:"Lease" help:"How long before the lease's end the node stops taking work."`
@@ -47,12 +53,17 @@ func (c *runCmd) config(a *app) fabric.Config {
 	if weight == 0 {
 		weight = channels.WeightOut
 	}
-	return fabric.Config{
+	cfg := fabric.Config{
 		Mesh: c.Mesh, RID: c.RID, AppVersion: c.AppVersion, Wave: c.Wave, Domain: c.Domain, Connect: c.connect(),
 		Channels: reference.Specs(reference.Options{RID: c.RID, Weight: weight, Queue: c.Queue, Workers: c.Workers}),
 		Types:    reference.Types(), Capacity: c.Capacity,
 		LeaseTTL: c.LeaseTTL, LeaseRenew: c.LeaseRenew, LeaseMargin: c.LeaseMargin, Logger: a.log,
+		Supervision: fabric.Supervision{Report: c.Report},
 	}
+	if c.SelfFence {
+		cfg.SelfFence = &fence.SelfFence{}
+	}
+	return cfg
 }
 
 // validate checks what can be checked before anything is started.
@@ -87,6 +98,7 @@ type servingEvent struct {
 	Lifecycle uint64   `json:"lifecycle"`
 	Server    string   `json:"server"`
 	HTTP      string   `json:"http,omitempty"`
+	Sessions  string   `json:"sessions,omitempty"` // of WebSockets
 	Channels  []string `json:"channels"`
 	Types     []string `json:"types"`
 	PID       int      `json:"pid"`
@@ -112,9 +124,14 @@ func (c *runCmd) Run(a *app) error {
 
 	pages, err := httpd.Listen(c.HTTP)
 	if err != nil {
-		return withCode(ExitUsage, err)
+		return withCode(ExitUsage, fmt.Errorf("--http: %w", err))
 	}
 	defer pages.Close()
+	gate, err := c.sessionFlags.listen(&cfg)
+	if err != nil {
+		return withCode(ExitUsage, err)
+	}
+	defer gate.Close()
 
 	serverLog := newServerLog(a.log)
 	node, stop, err := c.start(ctx, cfg, a.log, serverLog)
@@ -123,9 +140,16 @@ func (c *runCmd) Run(a *app) error {
 		return err
 	}
 	pages.Observe(node)
+	gate.Serve(node.Sessions().Handler())
+	c.sessionFlags.warn(a.log, gate.URL())
 	a.sig.abortWith(func() { c.endAtOnce(a, node) })
 	defer a.sig.abortWith(nil)
-	return errors.Join(c.serve(a, node, pages, serverLog.full), c.shutdown(a, node))
+	watched, err := watchOver(node, a.log)
+	if err == nil {
+		err = c.serve(a, node, pages, gate, serverLog.full)
+	}
+	watched.stopping()
+	return errors.Join(err, c.shutdown(a, node), watched.end())
 }
 
 // start starts the embedded server, if one is wanted, and the node. stop ends the server; it is never nil.
@@ -157,13 +181,13 @@ func (c *runCmd) start(ctx context.Context, cfg fabric.Config, log *zap.Logger, 
 
 // serve says that the node serves, and returns when it is told to stop, has ended by itself, or its embedded server's
 // disk is full.
-func (c *runCmd) serve(a *app, node *fabric.Node, pages *httpd.Server, diskFull <-chan struct{}) error {
+func (c *runCmd) serve(a *app, node *fabric.Node, pages *httpd.Server, gate *httpd.Gate, diskFull <-chan struct{}) error {
 	ev := servingEvent{
 		Event: "serving", Mesh: c.Mesh, RID: c.RID, Lifecycle: node.Lifecycle(), Server: node.Conn().ConnectedUrlRedacted(),
-		HTTP: pages.URL(), Channels: []string{reference.Echo, reference.Work}, Types: []string{reference.Ledger}, PID: os.Getpid(),
+		HTTP: pages.URL(), Sessions: gate.URL(), Channels: []string{reference.Echo, reference.Work}, Types: []string{reference.Ledger}, PID: os.Getpid(),
 	}
 	a.log.Info("serving", zap.String("mesh", ev.Mesh), zap.String("rid", ev.RID), zap.Uint64("lifecycle", ev.Lifecycle),
-		zap.String("server", ev.Server), zap.String("http", ev.HTTP), zap.Strings("channels", ev.Channels), zap.Strings("types", ev.Types))
+		zap.String("server", ev.Server), zap.String("http", ev.HTTP), zap.String("sessions", ev.Sessions), zap.Strings("channels", ev.Channels), zap.Strings("types", ev.Types))
 	if a.json {
 		if err := a.print(ev, nil); err != nil {
 			return err

@@ -18,7 +18,8 @@ func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // hostStates are the values of the label of fabric_host_state.
 var hostStates = []kvlocation.NodeState{
-	kvlocation.StatePreparing, kvlocation.StateServing, kvlocation.StateDraining, kvlocation.StateStopped, kvlocation.StateError,
+	kvlocation.StatePreparing, kvlocation.StateServing, kvlocation.StateRelocating, kvlocation.StateRelocated,
+	kvlocation.StateDraining, kvlocation.StateStopped, kvlocation.StateError,
 }
 
 // metric is one family of the page.
@@ -139,7 +140,12 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	p.status(n.Status())
 	p.router(n.Metrics())
-	p.objects(n.Objects().Metrics())
+	held := n.Objects().Metrics()
+	p.objects(held)
+	p.moves(n.Relocation().Progress(), held)
+	if s := n.Sessions(); s != nil {
+		p.sessions(s.Stats())
+	}
 }
 
 func (p page) router(s channels.Snapshot) {

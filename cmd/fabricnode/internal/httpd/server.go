@@ -31,24 +31,14 @@ type Server struct {
 
 // Listen starts to serve on addr, HOST:PORT. An empty host means 127.0.0.1, port 0 a free one, and [Off] none at all.
 func Listen(addr string) (*Server, error) {
-	s := &Server{done: make(chan struct{})}
-	if addr == Off {
+	l, err := listen(addr)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{listener: l, done: make(chan struct{})}
+	if l == nil {
 		close(s.done)
 		return s, nil
-	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, fmt.Errorf("HTTP address %q is not allowed: it must look like 127.0.0.1:8480, or be %q", addr, Off)
-	}
-	if host == "" {
-		host = "127.0.0.1"
-	}
-	s.listener, err = net.Listen("tcp", net.JoinHostPort(host, port))
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("HTTP address %s is in use by another program: choose another port, or 0 for a free one", addr)
-	case err != nil:
-		return nil, fmt.Errorf("HTTP address %s: cannot listen there: %w", addr, err)
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{s})
@@ -69,6 +59,28 @@ func Listen(addr string) (*Server, error) {
 		_ = s.http.Serve(s.listener)
 	}()
 	return s, nil
+}
+
+// listen takes an address; there is no listener for [Off].
+func listen(addr string) (net.Listener, error) {
+	if addr == Off {
+		return nil, nil
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("address %q is not allowed: it must look like 127.0.0.1:8480, or be %q", addr, Off)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("address %s is in use by another program: choose another port, or 0 for a free one", addr)
+	case err != nil:
+		return nil, fmt.Errorf("address %s: cannot listen there: %w", addr, err)
+	}
+	return l, nil
 }
 
 // Observe makes n the node that the pages tell of.

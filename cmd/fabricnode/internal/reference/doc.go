@@ -7,8 +7,8 @@
 //   - work gets {"sleep_ms":n,"payload":any JSON}, sleeps n milliseconds and answers with the payload.
 //
 // The type ledger, an Actor, a User Spot and an Instance Spot, is a list of entries in memory. Its requests are JSON
-// objects with an op: append, read, sleep, timer, panic or guard; docs/fabricnode.md shows them. An entry is recorded as
-// often as it was appended, so that who checks can see what was run twice.
+// objects with an op: append, read, sleep, timer, push, panic or guard; docs/fabricnode.md shows them. An entry is recorded as
+// often as it was appended, so that who checks can see what was run twice. A ledger moves with its entries and its timers.
 //
 // All answer with the header Fabric-Served-By, whose value is the RID of the node that ran the request.
 //

@@ -15,6 +15,7 @@ import (
 	"natsfabric/kvlocation"
 	"natsfabric/objects"
 	"natsfabric/outcome"
+	"natsfabric/session"
 )
 
 // Ledger is the name of the reference type: one for each class of object.
@@ -27,7 +28,7 @@ func Types() []objects.Type {
 	var types []objects.Type
 	for _, class := range []kvlocation.Class{kvlocation.ClassActor, kvlocation.ClassUserSpot, kvlocation.ClassInstanceSpot} {
 		types = append(types, objects.Type{
-			Name: Ledger, Class: class,
+			Name: Ledger, Class: class, Move: objects.MoveState, MaxState: maxLedgerState,
 			New: func(_ context.Context, self *objects.Self, _ []byte) (objects.Object, error) {
 				return &ledger{self: self, shared: shared}, nil
 			},
@@ -36,7 +37,7 @@ func Types() []objects.Type {
 	return types
 }
 
-// ledger is one object: a list of what was appended to it, in memory.
+// ledger is one object: a list of what was appended to it, in memory. It moves with the object.
 type ledger struct {
 	self   *objects.Self
 	shared *resources
@@ -70,7 +71,7 @@ func (l *ledger) Handle(ctx context.Context, req *objects.Request) (objects.Repl
 	case "panic":
 		panic("the request asked for a panic")
 	default:
-		if err = l.do(ctx, r); err == nil {
+		if err = l.do(ctx, req, r); err == nil {
 			answer, err = l.reply(ctx)
 		}
 	}
@@ -82,12 +83,18 @@ func (l *ledger) Handle(ctx context.Context, req *objects.Request) (objects.Repl
 }
 
 // do runs an operation that is answered with a ledgerReply.
-func (l *ledger) do(ctx context.Context, r ledgerRequest) error {
+func (l *ledger) do(ctx context.Context, req *objects.Request, r ledgerRequest) error {
 	switch r.Op {
 	case "append":
 		return l.append(r.Client, r.Seq, r.Data)
 	case "sleep":
 		return sleep(ctx, "sleep", time.Duration(r.MS)*time.Millisecond)
+	case "push":
+		b, ok := session.Of(req)
+		if !ok {
+			return outcome.New("push", outcome.NotFound, outcome.Accepted, "", "no session is bound to this ledger")
+		}
+		return b.Push(ctx, []byte(r.Data))
 	case "timer":
 		data, err := json.Marshal(timerData{r.Client, r.Seq, r.Data})
 		if err != nil {

@@ -36,7 +36,7 @@ const pageBytes = 256 << 10
 type ledgerRequest struct {
 	Op string `json:"op"`
 
-	// append and timer
+	// append, timer and, without the first two, push
 	Client string `json:"client"`
 	Seq    int64  `json:"seq"`
 	Data   string `json:"data"`
@@ -55,7 +55,7 @@ type ledgerRequest struct {
 
 const ledgerForm = `the payload must be a JSON object like {"op":"append","client":"c1","seq":1,"data":"x"}`
 
-const ledgerOps = "append, read, sleep, timer, panic or guard"
+const ledgerOps = "append, read, sleep, timer, push, panic or guard"
 
 // parseLedger reads a request and checks its fields.
 func parseLedger(data []byte) (ledgerRequest, error) {
@@ -64,7 +64,7 @@ func parseLedger(data []byte) (ledgerRequest, error) {
 		return r, outcome.Wrap("ledger", outcome.InvalidOperation, outcome.Accepted, "", ledgerForm, err)
 	}
 	switch r.Op {
-	case "append", "timer":
+	case "append", "timer", "push":
 		switch {
 		case len(r.Data) > MaxData:
 			return r, tooMuch("data of %d bytes is too large: an entry takes %d", len(r.Data), MaxData)
