@@ -29,6 +29,7 @@ type hosting struct {
 	res   Result
 	stays map[kvlocation.ObjectKey]stay // what is not tried again
 	spots map[objects.SpotRef]spotMove  // what became of the Spots whose members follow
+	halt  error                         // why nothing more is begun: the store is silent, or the lease is gone
 }
 
 // stay is a unit that is not tried again.
@@ -130,8 +131,14 @@ func (h *hosting) one(ctx context.Context, i objects.MoveItem) {
 	if h.mode.Kind == RollingUpdate {
 		w.wave = "" // the version tells the old nodes from the new ones
 	}
+	h.mu.Lock()
+	why := h.halt
+	h.mu.Unlock()
 	if ctx.Err() != nil {
-		h.keep(i, context.Cause(ctx))
+		why = context.Cause(ctx)
+	}
+	if why != nil {
+		h.keep(i, why)
 		return
 	}
 	if i.Policy == objects.MoveDisabled {
@@ -178,6 +185,9 @@ func (h *hosting) keep(i objects.MoveItem, err error) {
 	k := Kept{Key: i.Key, Type: i.Type, Generation: i.Generation, Reason: reasonFor(err), Detail: short(err.Error())}
 	h.mu.Lock()
 	h.stays[i.Key] = stay{i.Generation, k.Reason}
+	if k.Reason == StoreUnavailable || k.Reason == RuntimeNotReady { // it would be the same for all that follow, one time after the other
+		h.halt = err
+	}
 	if len(h.res.Kept) < MaxKept {
 		h.res.Kept = append(h.res.Kept, k)
 	}

@@ -234,11 +234,14 @@ func TestHostBlocked(t *testing.T) {
 	t.Run("StoreUnavailable", func(t *testing.T) {
 		t.Parallel()
 		b := newBed(t, 1)
-		n1 := b.node("n1", quick)
+		n1 := b.node("n1", quick, func(o *options) { o.move.Concurrency = 1 })
 		id := n1.make().ID
+		n1.make() // the store is waited for once, not once for each unit
 		b.node("n2", quick)
 		lost := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Times: -1, Action: fabrictest.Drop})
-		n1.blocked(b.ctx(), relocate.StoreUnavailable)
+		if res := n1.blocked(b.ctx(), relocate.StoreUnavailable); res.KeptCount != 2 {
+			t.Errorf("%+v", res)
+		}
 		if _, err := n1.objects.Actors().Request(b.ctx(), id, message{"s", 0}.encode()); err != nil {
 			t.Errorf("the object does not serve while its preparing is unknown: %v", err)
 		}
