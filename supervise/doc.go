@@ -27,9 +27,10 @@
 // # Guarantees
 //
 //   - A verdict follows from the record and the store's clock (SV-1). No wall clock of a monitor or worker is asked.
-//   - No worker is restarted within the cooldown of a restart, more often than the breaker allows, or while it was
-//     beating a second before (SV-15): whatever monitors die or freeze at whatever step, whatever answers of the store
-//     are lost, late or from a replica that is behind. An attempt whose outcome is not known counts as a restart and pages.
+//   - No worker is restarted within the cooldown of a restart, more often than the breaker allows, or when what it is
+//     restarted for no longer held a second before, a fresh heartbeat of one that hung above all (SV-15): whatever
+//     monitors die or freeze at whatever step, whatever answers of the store are lost, late or from a replica that is
+//     behind. An attempt whose outcome is not known counts as a restart and pages.
 //   - What began to last goes on lasting when its monitor ends, and a slower monitor does not begin it anew (SV-5).
 //   - An incident that is open is alerted about, again after [Policy.Remind], until it ends; each outcome of an attempt is
 //     told; a restart that did not recover the worker is paged about once (SV-11).

@@ -33,8 +33,11 @@ type version struct {
 	at time.Time
 }
 
-// behind is how far a replica may be.
-const behind = 2 * time.Second
+// behind is how far a replica may be, far one that is cut off from the others and does not know.
+const (
+	behind = 2 * time.Second
+	far    = 5 * time.Minute
+)
 
 func newModelStore() *modelStore {
 	return &modelStore{keys: map[string][]version{}, pause: func() {}, rnd: rand.New(rand.NewPCG(1, 1))}
@@ -69,7 +72,11 @@ func (s *modelStore) read(key string, at time.Time) kvlocation.SharedEntry {
 
 func (s *modelStore) replica() time.Time {
 	if s.rnd.Float64() < s.stale {
-		return s.now().Add(-time.Duration(s.rnd.Int64N(int64(behind))))
+		most := behind
+		if s.rnd.IntN(10) == 0 {
+			most = far
+		}
+		return s.now().Add(-time.Duration(s.rnd.Int64N(int64(most))))
 	}
 	return s.now()
 }
@@ -85,7 +92,7 @@ func (s *modelStore) set(at kvlocation.SharedEntry, value []byte, ttl time.Durat
 		e.Expires = now.Add(ttl)
 	}
 	all := append(s.keys[at.Key], version{e, now})
-	s.keys[at.Key] = all[max(0, len(all)-8):]
+	s.keys[at.Key] = all[max(0, len(all)-60):]
 	e.Time, e.Expires = time.Time{}, time.Time{}
 	return e, nil
 }

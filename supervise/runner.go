@@ -53,6 +53,8 @@ type runner struct {
 type hand struct {
 	Hand
 	until monotime.Time
+	// intent is the case as the intent left it: an older reading says nothing about the attempt.
+	intent kvlocation.SharedEntry
 }
 
 func (r *runner) hand(worker string) *hand {
@@ -87,7 +89,7 @@ func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, 
 		}
 	}()
 	confirm := false
-	var own kvlocation.SharedEntry
+	own := h.intent
 	// What this monitor has begun it settles, also when it is told to end meanwhile; nothing else is done then.
 	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.policy.until()+settleTime)
 	defer cancel()
@@ -128,7 +130,7 @@ func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, 
 			r.note(v, s)
 			if s.Do == Intend {
 				h.Attempt, h.Late, h.Result = s.Attempt.ID, false, nil
-				h.until = v.read.Add(r.policy.LaunchWindow)
+				h.until, h.intent = v.read.Add(r.policy.LaunchWindow), own
 			} else if isOutcome(s.Event) {
 				*h = hand{}
 			}

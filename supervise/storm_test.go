@@ -17,9 +17,9 @@ import (
 // SUPERVISE_SEED runs one seed, SUPERVISE_WORLDS so many.
 func TestNoStorm(t *testing.T) {
 	t.Parallel()
-	worlds, first := uint64(16), uint64(1)
+	worlds, first := uint64(8), uint64(1)
 	if testing.Short() {
-		worlds = 6
+		worlds = 3
 	}
 	if s := os.Getenv("SUPERVISE_WORLDS"); s != "" {
 		worlds, _ = strconv.ParseUint(s, 10, 64)
