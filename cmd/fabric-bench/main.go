@@ -39,9 +39,11 @@ type cli struct {
 	Objects    int           `help:"Scenario idle: idle objects on one node. Default: ${objects}." placeholder:"N"`
 	Others     int           `help:"Scenario hot: objects beside the hot one. Default: ${others}." placeholder:"N"`
 	Drain      int           `help:"Scenario drain: Actors that a member moves. Default: ${drain}." placeholder:"N"`
+	Workers    int           `help:"Scenario supervise: workers of the large fleet. Default: ${workers}." placeholder:"N"`
 	Quick      bool          `help:"Short slices, few pairs and objects: shows that everything works, compares nothing. What is given beside it holds."`
 	Dir        string        `help:"Folder for the servers' data, which is removed afterwards. Default: the system's temporary folder. Durability costs what its disk costs." type:"existingdir" placeholder:"DIR"`
 	Profile    string        `help:"Write a CPU profile of every process into this folder." type:"existingdir" placeholder:"DIR"`
+	Plot       string        `help:"Draw the blackouts that the scenario relocate has measured into this file (SVG)." type:"path" placeholder:"FILE"`
 	JSON       bool          `help:"Print one JSON object {\"results\":[...]} to standard output, and the configurations to standard error." xor:"form"`
 	Markdown   bool          `help:"Print Markdown, as docs/benchmarks.md has it." xor:"form"`
 }
@@ -103,7 +105,7 @@ func parse(cli any, args []string, stdout, stderr io.Writer) error {
 			"scenarios": names(), "pairs": fmt.Sprint(bench.DefaultPairs), "slice": bench.DefaultSlice.String(),
 			"idle_window": bench.DefaultIdleWindow.String(), "idle_nodes": fmt.Sprint(bench.DefaultIdleNodes),
 			"objects": fmt.Sprint(bench.DefaultObjects), "others": fmt.Sprint(bench.DefaultOthers),
-			"drain": fmt.Sprint(bench.DefaultDrain),
+			"drain": fmt.Sprint(bench.DefaultDrain), "workers": fmt.Sprint(bench.DefaultWorkers),
 		})
 	if err != nil {
 		return err
@@ -124,11 +126,14 @@ func (c *cli) run(ctx context.Context, stdout, stderr io.Writer) error {
 	report, err := bench.Run(ctx, bench.Options{
 		Command: command, Scenarios: append(c.Names, c.Scenario...), Payloads: c.Payload, Callers: c.Callers,
 		Pairs: c.Pairs, Slice: c.Slice, IdleWindow: c.IdleWindow, IdleNodes: c.IdleNodes, Objects: c.Objects,
-		Others: c.Others, Drain: c.Drain, Quick: c.Quick, Dir: c.Dir,
+		Others: c.Others, Drain: c.Drain, Workers: c.Workers, Quick: c.Quick, Dir: c.Dir,
 		Progress: func(what string) { fmt.Fprintln(stderr, what) },
 	})
 	if len(report.Results) == 0 {
 		return err
+	}
+	if c.Plot != "" && err == nil {
+		err = plot(report, c.Plot)
 	}
 	// What was measured before a failure is printed, too.
 	return errors.Join(err, c.print(report, stdout, stderr))
@@ -168,4 +173,13 @@ func description() string {
 		s += "  " + info.Name + ": " + info.Compares + "\n\n"
 	}
 	return s
+}
+
+// plot draws into a file.
+func plot(r bench.Report, path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.WritePlot(f), f.Close())
 }

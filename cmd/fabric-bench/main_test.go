@@ -41,6 +41,16 @@ var wanted = map[string][]string{
 	"hot-control":         loaded,
 	"hot-local":           paced,
 	"hot-local-control":   loaded,
+	"relocate":            timed,
+	"relocate-beside":     {"allocs", "load", "max", "p50", "p99", "throughput"},
+	"relocate-bulk":       slices.Sorted(slices.Values(slices.Concat(timed, timed))), // of two sizes
+	"relocate-3-servers":  timed,
+	"follow":              loaded,
+	"drain":               {"throughput"},
+	"drain-others":        paced,
+	"session":             timed,
+	"guard-key":           timed,
+	"guard-stream":        timed,
 	"idle":                {"msgs_in", "msgs_out"},
 	"idle-objects":        {"heap", "throughput"},
 	"idle-stream":         paced,
@@ -58,7 +68,7 @@ var (
 func TestEveryScenario(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), fabrictest.BuildBinary(t, "."), "--json", "--pairs=2", "--slice=50ms",
-		"--payload=16", "--callers=2", "--idle-window=50ms", "--idle-nodes=5", "--objects=50", "--others=20", "--dir="+t.TempDir())
+		"--payload=16", "--callers=2", "--idle-window=50ms", "--idle-nodes=5", "--objects=50", "--others=20", "--drain=20", "--workers=20", "--dir="+t.TempDir())
 	var out, log strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil {
@@ -76,6 +86,7 @@ func TestEveryScenario(t *testing.T) {
 		got[scenario] = append(got[scenario], metric)
 		checkResult(t, scenario, metric, r)
 	}
+	delete(got, "supervise") // processor time alone
 	for scenario, metrics := range wanted {
 		if slices.Sort(got[scenario]); !slices.Equal(got[scenario], metrics) {
 			t.Errorf("%s has the metrics %q, want %q", scenario, got[scenario], metrics)
@@ -94,6 +105,16 @@ func checkResult(t *testing.T, scenario, metric string, r map[string]any) {
 	t.Helper()
 	columns, payload, callers := []string{"fabric", "raw"}, 16.0, 2.0
 	switch scenario {
+	case "relocate", "relocate-beside", "relocate-3-servers":
+		payload, callers = 1024, 32
+	case "relocate-bulk":
+		payload, callers = r["payload"].(float64), 1
+	case "follow":
+		payload, callers = 1024, 1
+	case "drain":
+		payload, callers = 64, 0
+	case "drain-others":
+		callers = 8
 	case "idle":
 		return // nothing may happen in a window this short
 	case "idle-objects":

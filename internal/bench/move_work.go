@@ -222,6 +222,7 @@ func (r *callerRole) gapWork(k sliceKey, c *carried) work {
 			for deadline := time.Now().Add(moveTimeout); ; time.Sleep(time.Millisecond) {
 				var answers int
 				if longest, answers = g.read(); answers > before+k.Callers {
+					r.noteGap(k.Side, longest)
 					return nil
 				}
 				if time.Now().After(deadline) {
@@ -231,9 +232,16 @@ func (r *callerRole) gapWork(k sliceKey, c *carried) work {
 		},
 		took: func() time.Duration { return longest },
 		after: func() (Sample, error) {
-			return nil, errors.Join(stop(), r.counted(c))
+			return Sample{Load: 0}, errors.Join(stop(), r.counted(c)) // no other moves
 		},
 	}
+}
+
+func (r *callerRole) noteGap(side string, d time.Duration) {
+	if r.gaps == nil {
+		r.gaps = make(map[string][]float64)
+	}
+	r.gaps[side] = append(r.gaps[side], float64(d)/float64(time.Millisecond))
 }
 
 // carryWork asks the Actor at a steady pace, while it moves all the time unless k says that it does not.
@@ -242,7 +250,7 @@ func (r *callerRole) carryWork(k sliceKey, c *carried) work {
 	w := work{
 		every: pace(k.Callers, carryPace),
 		op:    func(int) error { return r.ask(c, data) },
-		after: func() (Sample, error) { return nil, r.counted(c) },
+		after: func() (Sample, error) { return Sample{Load: 0}, r.counted(c) },
 	}
 	if k.Side == stillSide {
 		return w

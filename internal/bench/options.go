@@ -16,6 +16,7 @@ const (
 	DefaultObjects    = 1_000_000
 	DefaultOthers     = 1_000
 	DefaultDrain      = 10_000
+	DefaultWorkers    = 10_000
 )
 
 // What a quick run takes instead.
@@ -26,6 +27,7 @@ const (
 	quickIdleNodes  = 10
 	quickObjects    = 10_000
 	quickDrain      = 300
+	quickWorkers    = 500
 )
 
 // Options says what Run measures. Every field but Command has a default.
@@ -56,7 +58,9 @@ type Options struct {
 	// Drain is the number of Actors that a member has when the scenario drain has it move them, 1 to 1,000,000. Default
 	// 10,000.
 	Drain int
-	// Quick takes values that end within minutes for Pairs, Slice, IdleWindow, IdleNodes, Objects and Drain, where they are
+	// Workers is the number of workers that the monitors of the scenario supervise watch, 10 to 1,000,000. Default 10,000.
+	Workers int
+	// Quick takes values that end within minutes for Pairs, Slice, IdleWindow, IdleNodes, Objects, Drain and Workers, where they are
 	// not given: to see that everything works, not to compare.
 	Quick bool
 	// Dir is where servers keep their data; it is created and removed. Default: a temporary folder.
@@ -91,6 +95,7 @@ func (o Options) withDefaults() (Options, error) {
 		or(&o.IdleNodes, quickIdleNodes)
 		or(&o.Objects, quickObjects)
 		or(&o.Drain, quickDrain)
+		or(&o.Workers, quickWorkers)
 	}
 	or(&o.Pairs, DefaultPairs)
 	or(&o.Slice, DefaultSlice)
@@ -99,6 +104,7 @@ func (o Options) withDefaults() (Options, error) {
 	or(&o.Objects, DefaultObjects)
 	or(&o.Others, DefaultOthers)
 	or(&o.Drain, DefaultDrain)
+	or(&o.Workers, DefaultWorkers)
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
@@ -125,7 +131,8 @@ func (o Options) withDefaults() (Options, error) {
 		inRange("IdleNodes", o.IdleNodes, smallMesh+1, 500),
 		inRange("Objects", o.Objects, 10, 10_000_000),
 		inRange("Others", o.Others, 1, 100_000),
-		inRange("Drain", o.Drain, 1, 1_000_000))...)
+		inRange("Drain", o.Drain, 1, 1_000_000),
+		inRange("Workers", o.Workers, smallFleet, 1_000_000))...)
 	if err != nil {
 		return o, &OptionError{err}
 	}

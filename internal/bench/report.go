@@ -83,6 +83,8 @@ type Setup struct {
 type Report struct {
 	Setups  []Setup
 	Results []Result
+	// Distributions are what WritePlot draws.
+	Distributions []Distribution
 }
 
 // WriteJSON writes {"results":[...]} in one line.

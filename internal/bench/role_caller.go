@@ -42,7 +42,8 @@ type callerRole struct {
 	worker
 	recorded map[sliceKey]recordPair
 	carriers map[string]*carried
-	edges    []func() // ends the connections of clients
+	gaps     map[string][]float64 // in milliseconds, of the moves of a side
+	edges    []func()             // ends the connections of clients
 }
 
 type callerStart struct {
@@ -77,6 +78,9 @@ func (r *callerRole) do(ctx context.Context, op string, raw json.RawMessage) (an
 		}
 		_, err = createActors(ctx, r.node.Actors(), echoType, k, k.Objects, objects.AtNode(memberRID(othersAt)))
 		return nil, err
+	case "gaps":
+		side, err := decode[string](raw)
+		return r.gaps[side], err
 	case "know": // waits until the node knows so many serving members
 		n, err := decode[int](raw)
 		if err != nil {

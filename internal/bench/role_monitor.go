@@ -100,10 +100,8 @@ func (r *monitorRole) close(context.Context) error {
 	return nil
 }
 
-// The fleets of the scenario supervise, and its monitors.
+// The small fleet of the scenario supervise, and the monitors of each.
 const (
-	largeFleet = 10_000
-	quickFleet = 500
 	smallFleet = 10
 	monitors   = 3
 )
@@ -113,10 +111,7 @@ func runSupervise(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	fleet := largeFleet
-	if r.Quick {
-		fleet = quickFleet
-	}
+	fleet := r.Workers
 	watch := func(mesh string, workers int) (all []*process, err error) {
 		for i := range monitors {
 			p, err := r.start(ctx, "monitor", monitorStart{URL: s.URL, Mesh: mesh, Name: fmt.Sprintf("monitor-%d", i), Workers: workers}, nil)

@@ -63,6 +63,14 @@ func (r *run) relocate(ctx context.Context, servers int) error {
 	if err := long.compare(ctx, smallState, moveCallers, sides, comparisons...); err != nil {
 		return err
 	}
+	gaps := Distribution{Name: "1 server"}
+	if servers > 1 {
+		gaps.Name = fmt.Sprintf("%d servers", servers)
+	}
+	if err := caller.call(ctx, "gaps", fabricSide, &gaps.Millis); err != nil {
+		return err
+	}
+	r.report.Distributions = append(r.report.Distributions, gaps)
 	if servers > 1 {
 		return nil
 	}
