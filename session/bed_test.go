@@ -422,7 +422,7 @@ func (n *node) dialTo(url string) *link {
 		t.Fatal(err)
 	}
 	conn.SetReadLimit(1 << 24)
-	l := &link{t: t, frames: make(chan got, 100_000), closed: make(chan struct{})}
+	l := &link{t: t, frames: make(chan got, 4096), closed: make(chan struct{})}
 	l.send = func(data []byte) error { return conn.Write(ctx, websocket.MessageBinary, data) }
 	l.cut = func() { _ = conn.CloseNow() }
 	go func() {
@@ -451,7 +451,7 @@ func (b *bed) dialNATS(url, credentials string) (*link, *nats.Conn) {
 	t := b.t
 	t.Helper()
 	nc := b.connect(url, "client", nil)
-	l := &link{t: t, frames: make(chan got, 100_000), closed: make(chan struct{})}
+	l := &link{t: t, frames: make(chan got, 4096), closed: make(chan struct{})}
 	inbox := nc.NewInbox()
 	sub, err := nc.Subscribe(inbox+".>", func(m *nats.Msg) { l.took(m.Data) })
 	if err != nil {
