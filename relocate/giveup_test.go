@@ -64,11 +64,15 @@ func TestCallerGivesUp(t *testing.T) {
 // The commit's notice never arrives: the source reads h in the record. The move stays there until the next one.
 func TestNoticeLost(t *testing.T) {
 	t.Parallel()
-	b, n1, n2, n3, id := three(t, quick)
+	b := newBed(t, 1)
+	n1, n2, n3 := b.node("n1"), b.node("n2", quick), b.node("n3")
+	id := n1.make().ID
 	s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 	received(t, 5, s)
 	n2.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.node.n1.*.mv.committed.*", Times: -1, Action: fabrictest.Drop})
-	n1.move(id, "n2")
+	if m := n1.move(id, "n2"); m.Phases.Commit > relocate.DefaultUnitTimeout/2 {
+		t.Errorf("the source did not look before its time was over: %+v", m.Phases)
+	}
 	received(t, 5, s)
 	fabrictest.Eventually(t, long, "the target has stopped telling", func() bool { return n2.moves.Progress().Arriving == 0 })
 	if m, ok := b.entry(actorKey(id)).Move(); !ok || !m.Accepted {
