@@ -33,7 +33,7 @@ type commander struct {
 	mesh []string
 }
 
-// do fails the test when the command does not end with the code, and fills in from its JSON.
+// do fails the test when the command does not end with the code, and fills in from the first line of its JSON.
 func (c commander) do(code int, in any, args ...string) ran {
 	c.t.Helper()
 	r := run(c.t, c.bin, "", append(append(args, "--json"), c.mesh...)...)
@@ -41,7 +41,8 @@ func (c commander) do(code int, in any, args ...string) ran {
 		c.t.Fatalf("%q: exit code %d, want %d: %s%s", args, r.code, code, r.stdout, r.stderr)
 	}
 	if in != nil {
-		if err := json.Unmarshal([]byte(r.stdout), in); err != nil {
+		// A failure stands behind the answer, where there is one.
+		if err := json.NewDecoder(strings.NewReader(r.stdout)).Decode(in); err != nil {
 			c.t.Fatalf("%q: %v: %s", args, err, r.stdout)
 		}
 	}

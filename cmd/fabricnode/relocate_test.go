@@ -88,7 +88,7 @@ func TestRelocateCommand(t *testing.T) {
 	}{
 		{5, "NotFound (NotAccepted", []string{"actor/nobody"}},
 		{5, "NotFound (NotAccepted", []string{"actor/alice@99999"}},
-		{6, "TargetUnavailable", []string{"actor/alice", "--to", "n7"}},
+		{5, "TargetUnavailable", []string{"actor/alice", "--to", "n7"}},
 		{2, "neither Actor nor Spot", []string{"alice"}},
 		{2, "no object is named", nil},
 		{2, "--to", []string{"actor/alice", "--to", "n 7"}},

@@ -50,8 +50,6 @@ type root struct {
 	DemoWorker demoWorkerCmd `cmd:"" hidden:"" help:"The worker of the demo of supervision."`
 
 	Fence fenceCmd `cmd:"" help:"See who leads, test fence devices, and confirm that a node is fenced."`
-
-	ShowVersion versionFlag `name:"version" env:"-" help:"Print versions."`
 }
 
 const description = `The reference node of a natsfabric mesh, and the tool to operate one.
@@ -143,6 +141,9 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	parser := newParser(&r, stdout, stderr)
 	if len(args) == 0 {
 		args = []string{"--help"}
+	}
+	if args[0] == "--version" { // behind a command it may be a flag of that
+		args = append([]string{"version"}, args[1:]...)
 	}
 	if args[0] == "help" {
 		args = append(args[1:len(args):len(args)], "--help")

@@ -17,11 +17,17 @@ type demoCmd struct {
 	Rate        *int   `placeholder:"N" help:"Lines a second. Default 1000, or as many as send all lines in 10 s."`
 
 	superviseDemoFlags
+	webDemoFlags
 }
 
 func (c *demoCmd) Run(a *app) error {
-	if c.Supervise {
+	switch {
+	case c.Supervise && c.Web:
+		return withCode(ExitUsage, errors.New("--web clashes with --supervise: give one of them"))
+	case c.Supervise:
 		return c.runSupervise(a)
+	case c.Web:
+		return c.runWeb(a)
 	}
 	lines, err := c.lines(a)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"natsfabric/session"
 )
 
-// sessionFlags say who may open a session at the node. Every node hosts bound Actors and takes sessions over NATS, whose
-// clients have shown NATS who they are.
+// sessionFlags say who may open a session at the node. Every node hosts bound Actors; one with an address, or with tokens,
+// takes sessions, over NATS too.
 type sessionFlags struct {
 	Sessions      string   `group:"Sessions" default:"off" placeholder:"ADDR" help:"Address for WebSockets of clients: sessions at /session, the JavaScript client at /natsfabric.js; port 0 takes a free one. Default ${default}."`
 	SessionTokens string   `group:"Sessions" placeholder:"FILE" help:"Who may open a session: a line for each, a token and the client's name. Without it everybody may who gets as far."`
@@ -34,7 +34,10 @@ const (
 
 // listen opens the address, and completes the node's configuration.
 func (f *sessionFlags) listen(cfg *fabric.Config) (*httpd.Gate, error) {
-	cfg.Sessions = &session.Config{Authenticate: letIn, Origins: f.Origins}
+	cfg.Sessions = &session.Config{Origins: f.Origins}
+	if f.Sessions != httpd.Off {
+		cfg.Sessions.Authenticate = letIn
+	}
 	if f.SessionTokens != "" {
 		tokens, err := readTokens(f.SessionTokens)
 		if err != nil {

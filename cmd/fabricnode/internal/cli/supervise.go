@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -313,6 +312,11 @@ func (c *superviseBeatCmd) Run(a *app) error {
 	if err != nil {
 		return inFlags(err)
 	}
+	end := func(how func(context.Context) error) error {
+		final, done := context.WithTimeout(context.WithoutCancel(a.sig.ctx), storeTimeout)
+		defer done()
+		return how(final)
+	}
 	lines := make(chan string)
 	go func() {
 		defer close(lines)
@@ -329,7 +333,7 @@ func (c *superviseBeatCmd) Run(a *app) error {
 	for {
 		select {
 		case <-a.sig.ctx.Done():
-			return a.sig.ctx.Err()
+			return errors.Join(a.sig.ctx.Err(), end(agent.Leave))
 		case line, more := <-lines:
 			if line = strings.TrimSpace(line); line != "" {
 				if last, err = parseBeat(line); err != nil {
@@ -341,13 +345,11 @@ func (c *superviseBeatCmd) Run(a *app) error {
 				return withCode(ExitHeld, agent.Err())
 			}
 			if !more {
-				if last.State != supervise.Stopped {
-					fmt.Fprintln(os.Stderr, "fabricnode: the input has ended without a line \"stopped\": the heartbeat grows old from here")
-					return nil
+				if last.State == supervise.Stopped {
+					return end(agent.Close)
 				}
-				stop, done := context.WithTimeout(context.WithoutCancel(a.sig.ctx), storeTimeout)
-				defer done()
-				return agent.Close(stop)
+				a.screen.tell("the input has ended without a line \"stopped\": the heartbeat grows old from here")
+				return end(agent.Leave)
 			}
 		}
 	}

@@ -23,16 +23,6 @@ func (f *filled) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// versionFlag prints the versions and ends.
-type versionFlag bool
-
-// BeforeReset runs before anything is required.
-func (versionFlag) BeforeReset(k *kong.Kong) error {
-	versions().write(k.Stdout)
-	k.Exit(0)
-	return nil
-}
-
 // flagNames are the flags behind the fields that the packages' own errors name.
 var flagNames = strings.NewReplacer(
 	"Connect.URL", "--server", "Connect.CredsFile", "--creds", "Connect.NKeyFile", "--nkey", "Connect.CAFile", "--tlsca",

@@ -19,7 +19,7 @@ type Gate struct {
 // ListenSessions takes the address, which is given as to [Listen]; it answers once [Gate.Serve] is called.
 func ListenSessions(addr string) (*Gate, error) {
 	g := &Gate{}
-	l, err := listen(addr)
+	l, err := ListenAt(addr)
 	g.listener = l
 	return g, err
 }

@@ -31,7 +31,7 @@ type Server struct {
 
 // Listen starts to serve on addr, HOST:PORT. An empty host means 127.0.0.1, port 0 a free one, and [Off] none at all.
 func Listen(addr string) (*Server, error) {
-	l, err := listen(addr)
+	l, err := ListenAt(addr)
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +61,8 @@ func Listen(addr string) (*Server, error) {
 	return s, nil
 }
 
-// listen takes an address; there is no listener for [Off].
-func listen(addr string) (net.Listener, error) {
+// ListenAt takes an address, HOST:PORT, as [Listen] does; there is no listener for [Off].
+func ListenAt(addr string) (net.Listener, error) {
 	if addr == Off {
 		return nil, nil
 	}
