@@ -88,14 +88,11 @@ func (u *unpacker) flag() bool {
 	return on
 }
 
-// count reads a number of things of which each has at least one byte.
-func (u *unpacker) count() int {
-	n := u.num()
-	if n > uint64(len(u.b)) {
-		u.fail()
-		return 0
+// several reads a number of things, each with f. What is made for them grows with what is read, not with the number.
+func (u *unpacker) several(f func()) {
+	for n := u.num(); n > 0 && u.err == nil; n-- {
+		f()
 	}
-	return int(n)
 }
 
 func (u *unpacker) version() {
@@ -152,17 +149,14 @@ func (p *packer) parcel(m *parcel) {
 
 func (u *unpacker) parcel() (m parcel) {
 	m.data = u.data()
-	if n := u.count(); n > 0 {
-		m.header = make(nats.Header, n)
-		for range n {
-			name := u.text()
-			values := make([]string, u.count())
-			for i := range values {
-				values[i] = u.text()
-			}
-			m.header[name] = values
+	u.several(func() {
+		name := u.text()
+		if m.header == nil {
+			m.header = make(nats.Header)
 		}
-	}
+		m.header[name] = nil
+		u.several(func() { m.header[name] = append(m.header[name], u.text()) })
+	})
 	m.chain, m.mark, m.timer = u.text(), u.text(), u.text()
 	m.broadcast = SpotRef{ID: u.text(), Generation: u.num()}
 	m.reply, m.deadline = u.text(), u.int()
@@ -208,28 +202,20 @@ func (c *Cargo) encode() []byte {
 func decodeCargo(data []byte) (*Cargo, error) {
 	u := unpacker{b: data}
 	u.version()
-	c := &Cargo{objects: make([]cargoObject, u.count())}
-	for i := range c.objects {
-		o := &c.objects[i]
+	c := &Cargo{}
+	u.several(func() {
+		var o cargoObject
 		o.key = u.key()
 		o.class, o.typ = Class(u.text()), u.text()
 		o.generation, o.ownerGeneration = u.num(), u.num()
 		if u.flag() {
 			o.state = &State{Version: u.num(), Data: u.data()}
 		}
-		o.timers = make([]cargoTimer, u.count())
-		for j := range o.timers {
-			o.timers[j] = cargoTimer{name: u.text(), data: u.data(), left: u.int()}
-		}
+		u.several(func() { o.timers = append(o.timers, cargoTimer{name: u.text(), data: u.data(), left: u.int()}) })
 		o.hasCompanion, o.companion, o.members = u.flag(), u.data(), u.data()
-		o.work = make([]parcel, u.count())
-		for j := range o.work {
-			o.work[j] = u.parcel()
-		}
-		if u.err != nil {
-			break
-		}
-	}
+		u.several(func() { o.work = append(o.work, u.parcel()) })
+		c.objects = append(c.objects, o)
+	})
 	if err := u.end("cargo"); err != nil {
 		return nil, err
 	}
