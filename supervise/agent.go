@@ -143,6 +143,22 @@ func (a *Agent) Err() error {
 // run has taken over, and ends the agent. It may be called any number of times; later calls wait and return nil. ctx
 // bounds the write.
 func (a *Agent) Close(ctx context.Context) error {
+	return a.end(ctx, func(last tick) tick {
+		if last.state != "" && last.state != Failed {
+			last = tick{state: Stopped}
+		}
+		return last
+	})
+}
+
+// Leave ends the agent like Close, but for what it writes: the last tick, if that is not written yet. From there the
+// heartbeat grows old. It is for a sidecar whose worker went away without a word.
+func (a *Agent) Leave(ctx context.Context) error {
+	return a.end(ctx, func(last tick) tick { return last })
+}
+
+// end ends the agent; say makes its last record of the loop's last tick.
+func (a *Agent) end(ctx context.Context, say func(last tick) tick) error {
 	a.mu.Lock()
 	first := !a.ended
 	a.ended = true
@@ -153,10 +169,12 @@ func (a *Agent) Close(ctx context.Context) error {
 	}
 	a.stop()
 	<-a.done
-	if errors.Is(a.Err(), ErrSuperseded) || a.rec.Beats == 0 && a.loop.last().state == "" || a.loop.last().state == Failed {
+	last := a.loop.last()
+	t := say(last)
+	if t.state == "" || t == last && t.at <= a.written || errors.Is(a.Err(), ErrSuperseded) {
 		return nil
 	}
-	return a.beat(ctx, tick{state: Stopped, at: monotime.Now()})
+	return a.beat(ctx, t)
 }
 
 func (a *Agent) now() time.Time {

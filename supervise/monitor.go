@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,7 +53,7 @@ func (c Config) Validate() error {
 	hands := false
 	for i, t := range c.Targets {
 		hands = hands || t.Restarter != nil
-		if _, err := path.Match(t.Match, "x"); err != nil || t.Match == "" {
+		if _, err := matches(t.Match, "x"); err != nil || t.Match == "" {
 			wrong("Targets[%d].Match %q is not allowed: it must be a pattern, * for instance", i, t.Match)
 		}
 	}
@@ -166,10 +167,15 @@ func (m *Monitor) Close() {
 	<-m.done
 }
 
+// matches is path.Match with a slash that is a character like others.
+func matches(pattern, worker string) (bool, error) {
+	return path.Match(strings.ReplaceAll(pattern, "/", "\x1f"), strings.ReplaceAll(worker, "/", "\x1f"))
+}
+
 // target returns how a worker is restarted.
 func (m *Monitor) target(worker string) Target {
 	for _, t := range m.cfg.Targets {
-		if ok, _ := path.Match(t.Match, worker); ok { // the pattern was checked
+		if ok, _ := matches(t.Match, worker); ok { // the pattern was checked
 			return t
 		}
 	}

@@ -15,7 +15,8 @@ import (
 
 // Target says how workers whose ID matches a pattern are restarted, and where their logs are.
 type Target struct {
-	// Match is a pattern as path.Match has it: "*" is every ID without a slash, "gpu-*" those that begin so.
+	// Match is a pattern: "*" is any run of characters, "?" any one, "[a-c]" one of those; all else is itself. "gpu-*" is every
+	// ID that begins so.
 	Match string
 	// Restarter restarts the worker; nil leaves it to a person.
 	Restarter Restarter

@@ -50,8 +50,8 @@ func TestSuperviseCommands(t *testing.T) {
 	if r := run(t, bin, "", with("init")...); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
-	monitor := fabrictest.StartProcess(t, command(bin, with("supervise", "run", "--json", "--scale", "0.007", "--restart", "*=echo restarted {worker}",
-		"--logs", "*=echo last words of {worker}", "--http", "127.0.0.1:0")...))
+	monitor := fabrictest.StartProcess(t, command(bin, with("supervise", "run", "--json", "--scale", "0.007", "--restart", "*=/bin/echo restarted {worker}",
+		"--logs", "*=/bin/echo last words of {worker}", "--http", "127.0.0.1:0")...))
 	line := monitor.WaitOutput(t, `"event":"watching"`)
 	var watching struct{ Monitor, HTTP string }
 	if err := json.Unmarshal([]byte(line), &watching); err != nil || watching.Monitor == "" {
