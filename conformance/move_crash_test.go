@@ -265,11 +265,13 @@ func (c *moveCrash) strike(t *testing.T) {
 	case slow:
 		c.ways().Apply(fabrictest.Delay(100 * time.Millisecond))
 	}
+	if c.fault == messageLost {
+		return
+	}
 	for _, o := range c.objects {
 		o.struck()
 	}
 	switch {
-	case c.fault == messageLost:
 	case c.victim == storeLeader, c.fault == slow, c.fault == deaf:
 		lasts(t, bed.Short.TTL+2*time.Second)
 	default:

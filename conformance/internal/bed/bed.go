@@ -234,12 +234,25 @@ func (b *Bed) Settle(t testing.TB, ops []history.Op) {
 	if !slices.ContainsFunc(ops, func(op history.Op) bool { return op.Way == history.Send }) {
 		return
 	}
+	var waits []string
+	defer func() {
+		if t.Failed() && len(waits) > 0 {
+			t.Logf("accepted and not run: %v", waits)
+		}
+	}()
 	fabrictest.Eventually(t, Long, "every accepted send has run", func() bool {
 		e := b.Evidence(t, ops)
-		return e.AnyKilled() || !slices.ContainsFunc(ops, func(op history.Op) bool {
-			n, _ := e.Runs(op.ID)
-			return op.Way == history.Send && op.Ends > 0 && op.Err == nil && n == 0 && !e.Excused(&op)
-		})
+		if e.AnyKilled() {
+			return true
+		}
+		waits = waits[:0]
+		for i := range ops {
+			op := &ops[i]
+			if n, _ := e.Runs(op.ID); op.Way == history.Send && op.Ends > 0 && op.Err == nil && n == 0 && !e.Excused(op) {
+				waits = append(waits, op.ID+" at "+op.Object)
+			}
+		}
+		return len(waits) == 0
 	})
 }
 

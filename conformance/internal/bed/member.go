@@ -1,16 +1,19 @@
 package bed
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"natsfabric/conformance/internal/act"
 	"natsfabric/conformance/internal/job"
 	"natsfabric/fabrictest"
 	"natsfabric/relocate"
@@ -28,6 +31,7 @@ type Member struct {
 	bed    *Bed
 	args   []string
 	input  io.Writer
+	acted  *acted
 	killed bool
 }
 
@@ -70,7 +74,43 @@ func (m *Member) Launch(t testing.TB) {
 	if m.input, err = cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
+	m.acted = &acted{waiting: map[string]chan *act.Result{}}
+	cmd.Stdout = m.acted
 	m.Process = fabrictest.StartProcess(t, cmd)
+}
+
+// acted reads from a process's output how its operations ended.
+type acted struct {
+	mu      sync.Mutex
+	line    []byte // without its end so far
+	waiting map[string]chan *act.Result
+}
+
+// await returns where the operation's result will be.
+func (a *acted) await(id string) <-chan *act.Result {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	ch := make(chan *act.Result, 1)
+	a.waiting[id] = ch
+	return ch
+}
+
+func (a *acted) Write(b []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.line = append(a.line, b...)
+	for {
+		line, rest, whole := bytes.Cut(a.line, []byte("\n"))
+		if !whole {
+			return len(b), nil
+		}
+		r := &act.Result{}
+		if text, ok := bytes.CutPrefix(line, []byte("acted ")); ok && json.Unmarshal(text, r) == nil && a.waiting[r.ID] != nil {
+			a.waiting[r.ID] <- r
+			delete(a.waiting, r.ID)
+		}
+		a.line = rest
+	}
 }
 
 // Start starts the process, also again after it was killed, and waits until it serves.

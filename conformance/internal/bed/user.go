@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -145,7 +144,7 @@ func (u *User) run(ctx context.Context, a Act) string {
 
 // elsewhere hands the operation to the member's process and waits for the end that it tells.
 func (u *User) elsewhere(a *Act) *act.Result {
-	p := u.member.Process
+	p, ended := u.member.Process, u.member.acted.await(a.ID)
 	gone := func(why string) *act.Result {
 		return &act.Result{ID: a.ID, Failure: &act.Failure{Text: why, Kind: outcome.Unavailable, Acceptance: outcome.Unknown}}
 	}
@@ -156,29 +155,16 @@ func (u *User) elsewhere(a *Act) *act.Result {
 	if _, err := fmt.Fprintln(u.member.input, "act", string(text)); err != nil {
 		return gone("the caller's process is gone: " + err.Error())
 	}
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	mine := fmt.Sprintf("acted {%q:%q", "id", a.ID)
-	for {
-		ended := false
-		select {
-		case <-p.Done():
-			ended = true
-		case <-tick.C:
-		}
-		for line := range strings.Lines(p.Stdout()) {
-			if !strings.HasPrefix(line, mine) || !strings.HasSuffix(line, "\n") {
-				continue
-			}
-			r := &act.Result{}
-			if err := json.Unmarshal([]byte(strings.TrimPrefix(line, "acted ")), r); err != nil {
-				return gone(err.Error())
-			}
-			return r
-		}
-		if ended {
-			return gone("the caller's process has died")
-		}
+	select {
+	case r := <-ended:
+		return r
+	case <-p.Done():
+	}
+	select {
+	case r := <-ended: // its last words
+		return r
+	default:
+		return gone("the caller's process has died")
 	}
 }
 
