@@ -105,6 +105,7 @@ func TestAdminOfMoves(t *testing.T) {
 		}
 	}
 	stopNode(t, b)
+	fabrictest.Eventually(t, 30*time.Second, "a does not list b any more", func() bool { _, there := a.Members().Get("b"); return !there })
 	if err := askAdmin(t, nc, "fab.m.admin.drain", `{"rid":"b","mode":"maintenance"}`, new(fabric.DrainReply)); !errors.Is(err, outcome.NotFound) {
 		t.Errorf("drain of a node that has left: %v", err)
 	}
