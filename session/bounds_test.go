@@ -109,7 +109,7 @@ func TestSlowClient(t *testing.T) {
 		t.Run(policy.String(), func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t)
-			n := b.node("n1", func(s *settings) { s.Slow, s.Outbound = policy, 50 })
+			n := b.node("n1", func(s *settings) { s.Slow, s.Outbound, s.Heartbeat = policy, 50, 10*time.Minute })
 			ref := n.actor("alice")
 			p := fabrictest.NewProxy(t, n.web.Listener.Addr().String())
 			l := n.dialVia(p, "ann")

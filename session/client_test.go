@@ -214,7 +214,7 @@ func TestClientReconnects(t *testing.T) {
 func TestClientHalfOpen(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	n1 := b.node("n1", heartbeat(time.Second))
+	n1 := b.node("n1", heartbeat(3*time.Second))
 	n1.actor("alice")
 	w := &witness{}
 	p := fabrictest.NewProxy(t, n1.web.Listener.Addr().String())

@@ -193,7 +193,7 @@ func TestJavaScript(t *testing.T) {
 func TestJavaScriptHalfOpen(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	n1 := b.node("n1", heartbeat(time.Second))
+	n1 := b.node("n1", heartbeat(3*time.Second))
 	p := fabrictest.NewProxy(t, n1.web.Listener.Addr().String())
 	s := b.script("ws"+strings.TrimPrefix(p.URL(), "nats"), n1.ws())
 	s.want("connected n1 hello ann")

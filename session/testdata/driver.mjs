@@ -4,7 +4,7 @@ import { createInterface } from "node:readline";
 
 const say = (...words) => console.log(words.join(" "));
 const failed = (what, e) => say(what, "failed", e.kind ?? e, e.acceptance ?? "", e.remote ?? "", e.text ?? "");
-const client = connect(process.argv.slice(2), { credentials: () => "ann", name: "node", minBackoff: 50, maxBackoff: 500 });
+const client = connect(process.argv.slice(2), { credentials: () => "ann", name: "node", timeout: 30000, minBackoff: 50, maxBackoff: 500 });
 client.onconnected = (e) => say("connected", e.node, e.welcome.text());
 client.ondisconnected = (e) => say("disconnected", e.error.kind);
 client.onrefused = (e) => say("refused", e.error.kind);
