@@ -135,3 +135,25 @@ func TestSuperviseCommands(t *testing.T) {
 		t.Errorf("incidents of nobody: %d %s", r.code, r.stderr)
 	}
 }
+
+// A worker that runs as a child of fabricnode is restarted there, at a monitor's order.
+func TestSuperviseChild(t *testing.T) {
+	t.Parallel()
+	bin := program(t)
+	flags := []string{"--mesh", "m", "--server", fabrictest.StartServer(t).URL()}
+	with := func(args ...string) []string { return append(flags[:len(flags):len(flags)], args...) }
+	if r := run(t, bin, "", append([]string{"init"}, with()...)...); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	child := fabrictest.StartProcess(t, command(bin, append([]string{"--json", "supervise", "child"}, with("w/1", "--", "/bin/sh", "-c", "echo process $$ begins; exec sleep 600")...)...))
+	child.WaitOutput(t, `"subject":"fab.m.admin.restart.w=2F1"`)
+	child.WaitOutput(t, "begins")
+	monitor := fabrictest.StartProcess(t, command(bin, append([]string{"supervise", "run", "--scale", "0.007", "--restart-request", "*=fab.m.admin.restart.{worker}"}, with()...)...))
+	monitor.WaitOutput(t, "watches")
+	if r := run(t, bin, "processing job-7\n", append([]string{"supervise", "beat"}, with("w/1")...)...); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	monitor.WaitOutput(t, "w/1 was restarted")
+	child.WaitOutput(t, `"outcome": "done"`)
+	fabrictest.Eventually(t, soon, "a second process", func() bool { return strings.Count(child.Output(), "begins") >= 2 })
+}

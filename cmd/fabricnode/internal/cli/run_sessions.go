@@ -18,8 +18,8 @@ import (
 	"natsfabric/session"
 )
 
-// sessionFlags say who may open a session at the node. Every node hosts bound Actors; one with an address, or with tokens,
-// takes sessions, over NATS too.
+// sessionFlags say who may open a session at the node. One with an address, or with tokens, takes sessions, over NATS too;
+// every node hosts Actors that are bound to some.
 type sessionFlags struct {
 	Sessions      string   `group:"Sessions" default:"off" placeholder:"ADDR" help:"Address for WebSockets of clients: sessions at /session, the JavaScript client at /natsfabric.js; port 0 takes a free one. Default ${default}."`
 	SessionTokens string   `group:"Sessions" placeholder:"FILE" help:"Who may open a session: a line for each, a token and the client's name. Without it everybody may who gets as far."`
@@ -34,21 +34,21 @@ const (
 
 // listen opens the address, and completes the node's configuration.
 func (f *sessionFlags) listen(cfg *fabric.Config) (*httpd.Gate, error) {
-	cfg.Sessions = &session.Config{Origins: f.Origins}
-	if f.Sessions != httpd.Off {
-		cfg.Sessions.Authenticate = letIn
-	}
+	who := letIn
 	if f.SessionTokens != "" {
 		tokens, err := readTokens(f.SessionTokens)
 		if err != nil {
 			return nil, fmt.Errorf("--session-tokens: %w", err)
 		}
-		cfg.Sessions.Authenticate = tokens.authenticate
+		who = tokens.authenticate
 	}
 	for _, o := range f.Origins {
 		if _, err := path.Match(o, ""); err != nil {
 			return nil, fmt.Errorf("--origins %q is not allowed: it must be a host, or a pattern like *.example.com", o)
 		}
+	}
+	if f.Sessions != httpd.Off || f.SessionTokens != "" {
+		cfg.Sessions = &session.Config{Authenticate: who, Origins: f.Origins}
 	}
 	gate, err := httpd.ListenSessions(f.Sessions)
 	if err != nil {

@@ -25,6 +25,7 @@ type superviseCmd struct {
 	Resume superviseResumeCmd `cmd:"" help:"End a pause or a maintenance."`
 	Mark   superviseMarkCmd   `cmd:"" help:"Say that a worker will look broken for a while because it is meant to."`
 	Unmark superviseUnmarkCmd `cmd:"" help:"Remove what mark said."`
+	Child  superviseChildCmd  `cmd:"" help:"Run a worker as a child process, and take the monitors' orders to restart it (supervise run --restart-request)."`
 	Beat   superviseBeatCmd   `cmd:"" help:"Report for a worker that can't use the library: one beat for each line of standard input."`
 }
 
