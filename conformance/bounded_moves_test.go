@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -90,7 +89,11 @@ func TestBoundedMoves(t *testing.T) {
 	stop := senders()
 	round(4 * travellers) // whatever is made once is there
 	stop()
-	before := quietMoves(t, s.Bed, node)
+	var before map[string]int
+	fabrictest.Eventually(t, bed.Long, "the relay is empty", func() bool {
+		before = quietMoves(t, s.Bed, node)
+		return before["relay messages"] == 0
+	})
 	began, n := time.Now(), journeys
 	if *matrix == "whole" {
 		n = wholeJourneys
@@ -105,7 +108,7 @@ func TestBoundedMoves(t *testing.T) {
 		"b's goroutines": 10, "b's files": 4, "b's heap, MiB": 16,
 		"server's subscriptions": 2, "server's connections": 0, "consumers": 0, "records": 2, "relay messages": 0,
 	}}
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); runtime.Gosched() {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); lasts(t, pace) {
 		if e.After = quietMoves(t, s.Bed, node); len(history.Judge(e, history.Bounded)) == 0 {
 			break
 		}

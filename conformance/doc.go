@@ -14,7 +14,9 @@
 //     scripts/faults runs all of it with the default leases and writes docs/faults.md.
 //   - TestCrash brings objects to each step of their lives, before and after each write, and strikes a process there.
 //     scripts/faults runs all of it and writes docs/objects-crash-matrix.md.
-//   - TestBounded and TestBoundedObjects count goroutines, subscriptions, connections, consumers, memory and records around
+//   - TestMoveCrash brings moves to each step of their protocol and strikes the source, the target, the owner of a session, or
+//     the store's leader there. scripts/faults runs all of it and writes docs/relocation-crash-matrix.md.
+//   - TestBounded, TestBoundedObjects and TestBoundedMoves count goroutines, subscriptions, connections, consumers, memory and records around
 //     many repetitions.
 //
 // # Guarantees

@@ -104,8 +104,23 @@ var moveSteps = func() (all []moveStep) {
 	return all
 }()
 
-// stepsOf are the steps that make a difference under one fault of one victim.
-func stepsOf(victim, fault string) (steps []moveStep) {
+// stepsOf are the steps that make a difference under one fault of one victim. A quick choice has each step once, at one of its
+// places, which the n-th fault chooses.
+func stepsOf(victim, fault string, quick bool, n int) (steps []moveStep) {
+	defer func() {
+		if !quick {
+			return
+		}
+		places := map[string]int{}
+		for _, p := range steps {
+			places[p.name]++
+		}
+		seen := map[string]int{}
+		steps = slices.DeleteFunc(steps, func(p moveStep) bool {
+			seen[p.name]++
+			return (seen[p.name]-1-n)%places[p.name] != 0
+		})
+	}()
 	for _, p := range moveSteps {
 		switch {
 		case fault == messageLost && (p.code != "" || p.where == late):

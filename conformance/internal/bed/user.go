@@ -122,6 +122,9 @@ func (u *User) begin(a Act) Act {
 		a.Class = "actor"
 	}
 	a.ID = u.BeginAt(a.Way, a.Key(), time.Now().Add(a.Timeout))
+	if u.bound != nil {
+		u.Relayed(a.ID)
+	}
 	return a
 }
 

@@ -54,6 +54,8 @@ type Op struct {
 	Target string
 	// Object is the object that was called, as in a journal, or empty for a channel.
 	Object string
+	// Relayed is true when it went through a session's binding.
+	Relayed bool
 	// Sender is who issued the operation. A sender's operations may be issued at the same time.
 	Sender string
 	// Start, End and Deadline are the caller's.
@@ -118,6 +120,13 @@ func (r *Recorder) begin(op Op) string {
 	op.ID, op.Sender, op.Start = fmt.Sprintf("%s-%d", r.prefix, r.n), r.prefix, time.Now()
 	r.ops[op.ID] = &op
 	return op.ID
+}
+
+// Relayed notes that the operation goes through a session's binding.
+func (r *Recorder) Relayed(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ops[id].Relayed = true
 }
 
 // End notes how the operation ended.

@@ -71,6 +71,7 @@ type index struct {
 	made  map[string][]incarnation     // by operation, what factories made for it
 	ready map[incarnation]map[run]bool // who was the owner of what is Ready, by the records
 	ended map[string]bool              // objects of which an incarnation was closed, destroyed or released
+	loose map[string]bool              // objects of which a binding came to its end
 }
 
 // index is made when it is first asked for: events and writes must be complete then.
@@ -78,10 +79,12 @@ func (e *Evidence) index() *index {
 	if e.indexed != nil {
 		return e.indexed
 	}
-	ix := &index{ran: map[string][]string{}, made: map[string][]incarnation{}, ready: map[incarnation]map[run]bool{}, ended: map[string]bool{}}
+	ix := &index{ran: map[string][]string{}, made: map[string][]incarnation{}, ready: map[incarnation]map[run]bool{}, ended: map[string]bool{}, loose: map[string]bool{}}
 	e.indexed = ix
 	for i := range e.Events {
 		switch ev := &e.Events[i]; {
+		case ev.What == journal.Unbound:
+			ix.loose[ev.Object] = true
 		case ev.Op == "":
 		case ev.What == journal.Turn:
 			ix.ran[ev.Op] = append(ix.ran[ev.Op], ev.RID)
@@ -106,9 +109,10 @@ func (e *Evidence) index() *index {
 }
 
 // Excused reports whether a message that an object's owner had accepted may have ended without a turn for a cause that is
-// stated in public: its object came to its end, its deadline passed before its turn, or its owner's lease ended.
+// stated in public: its object came to its end, its deadline passed before its turn, its owner's lease ended, or it had come
+// through a binding that was over before its turn (FO-6c).
 func (e *Evidence) Excused(op *Op) bool {
-	return op.Object != "" && (e.index().ended[op.Object] || e.Lapsed || outcome.KindOf(op.Err) == outcome.DeadlineExceeded)
+	return op.Object != "" && (e.index().ended[op.Object] || op.Relayed && e.index().loose[op.Object] || e.Lapsed || outcome.KindOf(op.Err) == outcome.DeadlineExceeded)
 }
 
 // untrueOfLife says what contradicts that which the caller of an object's beginning or end was told; "" when nothing does.

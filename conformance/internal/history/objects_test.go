@@ -156,6 +156,7 @@ func TestObjectValidators(t *testing.T) {
 		{"another owner, same number", Monotonic, life().write(ready, "b", 5, 1), "another owner has owner generation 1 after 1"},
 		{"owner generation back", Monotonic, life().write(ready, "a", 5, 0), "owner generation 0 follows 1"},
 		{"lease generation back", Monotonic, life().write(ready, "a", 5, 1, lease(6)), "lease generation 6 follows 7"},
+		{"a send of a session that lives", NoLoss, (&forged{}).op(Op{ID: "s", Way: Send, Object: "actor/x", Sender: "s", Ends: 1, Relayed: true}), "ran nowhere"},
 		{"turns that the target does not know", StateKept, moved().counted("b", 5, 2, 3), "turn 3 at b under owner generation 2 followed turn 1"},
 		{"turns that the source has again", StateKept, moved().counted("b", 5, 2, 1), "turn 1 at b"},
 		{"a token before the commit", Inert, moved().by("b", journal.Restore, 5, 2), "restore at b (lifecycle 7) had the token"},
@@ -219,6 +220,7 @@ func TestObjectValidatorsLetPass(t *testing.T) {
 			op(from(at(Send, "p", nil), 20, 25)).turn("a", 5, 1, "p").op(from(at(Send, "q", nil), 19, 24)).turn("a", 5, 1, "q"),
 		"not seen accepted": life().op(from(at(Send, "p", nil), 20, 21)).turn("a", 5, 1, "p").
 			op(from(at(Request, "q", fails(outcome.Unknown, false)), 10, 11)).turn("a", 5, 1, "q"),
+		"a send of a session that is over": life().by("a", journal.Unbound, 5, 1).op(Op{ID: "s", Way: Send, Object: "actor/x", Sender: "s", Ends: 1, Relayed: true}),
 		"a move":                           moved().counted("b", 5, 2, 2),
 		"a move that was given up":         life().move("preparing").write(ready, "a", 5, 1).turn("a", 5, 1),
 		"published again":                  again,
