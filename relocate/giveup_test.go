@@ -53,6 +53,8 @@ func TestCallerGivesUp(t *testing.T) {
 		v := n1.beginWith(ctx, id, "n2")
 		commit.Wait(t)
 		cancel()
+		begun := time.Now()
+		fabrictest.Eventually(t, long, "the source goes on waiting", func() bool { return time.Since(begun) > 500*time.Millisecond })
 		commit.Release()
 		if _, err := v.wait(t); err != nil {
 			t.Fatalf("the move ends with %v", err)
