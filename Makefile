@@ -33,8 +33,9 @@ cluster: ## start a NATS cluster of three servers on loopback
 cluster-stop: ## stop it
 	scripts/cluster stop
 
-e2e: ## the stock nats CLI against a running node
+e2e: ## the stock nats CLI against a running node, and the web demo in a browser
 	scripts/e2e-nats-cli
+	scripts/e2e-web
 
 tools: ## build the pinned tools into .tools/
 	scripts/tools
