@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -108,7 +109,7 @@ func (b *browser) eval(script string) string {
 // text is what the page shows in an element.
 func (b *browser) text(id string) string {
 	b.t.Helper()
-	return b.eval(`(document.getElementById("` + id + `")?.textContent ?? "")`) // it may not be loaded yet
+	return strings.TrimSpace(b.eval(`(document.getElementById("` + id + `")?.textContent ?? "")`)) // it may not be loaded yet
 }
 
 // number is the number there; -1 while there is none.
@@ -166,6 +167,9 @@ func TestDemoInBrowser(t *testing.T) {
 	}
 	if at := b.eval(`document.querySelector("#nodes .owner b").textContent`); at != b.text("owner") {
 		t.Errorf("the box of %s is marked, the owner is %s", at, b.text("owner"))
+	}
+	if t.Failed() {
+		t.Logf("the page's replies:\n%s", b.eval(`document.getElementById("replies").innerText`))
 	}
 	t.Logf("%s requests, %s moves, greatest gap %s ms", b.text("sent"), b.text("moves"), b.text("gap-max"))
 	endWebDemo(t, p)

@@ -41,8 +41,8 @@ type message struct {
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	bin := program(t)
-	s, objects := newStage(t, bin), newObjectStage(t, bin)
-	messages := append(s.messages(t), objects.messages(t, s.small)...)
+	s, objects, moves := newStage(t, bin), newObjectStage(t, bin), newMoveStage(t, bin)
+	messages := slices.Concat(s.messages(t), objects.messages(t, s.small), moves.messages(t))
 	known := sections(t)
 	got := make([]string, len(messages))
 	t.Run("text", func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestMessages(t *testing.T) {
 	if t.Failed() || slices.Contains(got, "") {
 		return // some did not run: the document cannot be judged as a whole
 	}
-	doc := messagesHead + strings.Join(got, "")
+	doc := messagesHead + strings.Join(got, "") + reasonTable()
 	if *update {
 		if err := os.WriteFile(messagesFile, []byte(doc), 0o644); err != nil {
 			t.Fatal(err)

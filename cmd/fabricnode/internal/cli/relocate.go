@@ -139,9 +139,6 @@ type drainReply struct {
 	fabric.DrainReply
 }
 
-// errBlocked is in the chain of the error with which a drain ends that was Blocked.
-var errBlocked = errors.New("not everything has moved")
-
 func (c *drainCmd) mode() (relocate.Mode, error) {
 	m := relocate.Mode{Kind: relocate.ModeKind(c.Mode), Version: c.Version}
 	switch {
@@ -178,7 +175,8 @@ func (c *drainCmd) Run(a *app) error {
 		return err
 	}
 	if blocked {
-		return withCode(ExitBlocked, fmt.Errorf("drain node %q: Blocked by %s: %w", c.RID, reply.Result.Reason, errBlocked))
+		r := reply.Result
+		return withCode(ExitBlocked, fmt.Errorf("drain node %q: Blocked by %s, %d of %d stayed: %s", c.RID, r.Reason, r.KeptCount, r.KeptCount+r.Moved, r.Reason.Text()))
 	}
 	return nil
 }

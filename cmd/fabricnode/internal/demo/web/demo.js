@@ -2,6 +2,7 @@
 import { connect } from "./natsfabric.js";
 
 const pause = 50; // ms between two requests
+const most = 40; // requests that wait for a reply; the node allows 64
 const kept = 240; // replies that are drawn and listed
 const $ = (id) => document.getElementById(id);
 const show = (values) => { for (const [id, v] of Object.entries(values)) $(id).textContent = v; };
@@ -22,6 +23,8 @@ const sender = "page-" + crypto.getRandomValues(new Uint32Array(2)).join("-");
 const seen = { connections: 0, sent: 0, replied: 0, failed: 0, lost: 0, doubled: 0, moves: 0, owner: "", ownerGeneration: 0, last: 0, gapMax: 0 };
 const bars = [];
 let binding = null;
+let waiting = 0; // requests without a reply
+let target = ""; // of the move that is under way, until a reply comes from there
 
 const client = connect(`ws://${location.host}/session`, { name: sender });
 client.onconnected = ({ node, session }) => show({ connections: ++seen.connections, "session-node": node, session: `${node}, number ${session}` });
@@ -37,14 +40,18 @@ setInterval(async () => {
 
 // ask sends one request. Requests of one session to one Actor run in their order, so none waits for the one before.
 async function ask() {
+  if (waiting >= most) return; // something stands still: the next tick comes
+  waiting++;
   const number = seen.sent + 1;
   const sent = performance.now();
   show({ sent: (seen.sent = number) });
   try {
-    took((await binding.request(JSON.stringify({ sender, number }))).json(), performance.now() - sent);
+    took((await binding.request(JSON.stringify({ sender, number }), { timeout: 30000 })).json(), performance.now() - sent);
   } catch (e) {
     show({ failed: ++seen.failed });
     line(`${number} ${e.message}`);
+  } finally {
+    waiting--;
   }
 }
 
@@ -61,6 +68,7 @@ function took(reply, ms) {
     for (const [node, box] of Object.entries(boxes)) box.classList.toggle("owner", node === reply.node);
   }
   seen.owner = reply.node;
+  if (target === reply.node) target = "";
   seen.ownerGeneration = reply.owner_generation;
   show({ replied: seen.replied, lost: seen.lost, doubled: seen.doubled, total: reply.total, owner: reply.node, generation: reply.generation,
     "owner-generation": reply.owner_generation });
@@ -101,8 +109,10 @@ function draw() {
 
 async function move(to) {
   say("");
+  target = to;
   const response = await fetch("move/" + to, { method: "POST" });
   if (!response.ok) {
+    target = "";
     const { error, text } = await response.json();
     say(`${text} (${error})`);
   }
@@ -114,5 +124,5 @@ $("next").onclick = () => move(next());
 let auto = null;
 $("auto").onchange = (e) => {
   clearInterval(auto);
-  if (e.target.checked) auto = setInterval(() => move(next()), 1000);
+  if (e.target.checked) auto = setInterval(() => target || move(next()), 1000);
 };
