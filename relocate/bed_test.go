@@ -330,10 +330,14 @@ func (n *node) make() objects.ActorRef {
 	return objects.ActorRef{}
 }
 
-// move moves an Actor and wants it to succeed.
-func (n *node) move(id, to string) relocate.Moved {
+// move moves an Actor and wants it to succeed. One that has just come may not have opened yet: the record says first whose it is.
+func (n *node) move(id, to string) (m relocate.Moved) {
 	n.b.t.Helper()
-	m, err := n.moves.Move(n.b.ctx(), actorKey(id), 0, to)
+	var err error
+	fabrictest.Eventually(n.b.t, long, fmt.Sprintf("%s is open at %s", id, n.rid), func() bool {
+		m, err = n.moves.Move(n.b.ctx(), actorKey(id), 0, to)
+		return err == nil || !strings.Contains(err.Error(), "it is being made at this node")
+	})
 	if err != nil {
 		n.b.t.Fatalf("moving %s from %s to %s: %v", id, n.rid, to, err)
 	}

@@ -130,7 +130,7 @@ func (s *Service) reserve(ctx context.Context, u *objects.Unit, w wish) (target,
 			V: version, Unit: *u, Source: s.owner(), Version: w.version, Wave: w.wave, Named: w.rid != "",
 			Millis: (s.cfg.UnitTimeout + reservationSlack).Milliseconds(),
 		}
-		a, err := s.ask(ctx, to, verbReserve, op, u.Key, r, askTimeout)
+		a, err := s.ask(ctx, to, verbReserve, op, u.Key, r, reserveTimeout)
 		switch {
 		case err == nil && a.Reason == "" && a.Lease != 0:
 			to.Lease = a.Lease
@@ -152,6 +152,9 @@ func (s *Service) reserve(ctx context.Context, u *objects.Unit, w wish) (target,
 	}
 	return target{}, "", err
 }
+
+// reserveTimeout bounds the question for a place: nobody waits for the object meanwhile, and a node that is gone is noticed at once.
+const reserveTimeout = 5 * time.Second
 
 // reservationSlack is how much longer than its source a target waits before it aborts.
 const reservationSlack = 5 * time.Second
