@@ -392,6 +392,9 @@ func (o *object) stillIdle() bool {
 // runClose closes the object in a turn. Mail that comes meanwhile is held: it is refused when the close succeeds, and
 // accepted when it does not.
 func (o *object) runClose(p *period, reason CloseReason) {
+	if o.leaves() != nil { // whoever moves it sees that its end was asked for
+		return
+	}
 	if o.isWide() && o.hasMembers() && o.is() == objectOpen {
 		o.rt.back.endSpotLater(o, reason)
 		return

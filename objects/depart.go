@@ -25,6 +25,7 @@ type Departure struct {
 	cancel context.CancelFunc
 	owing  context.Context // of those who wait for the target's answers; ends with Fail
 	fail   context.CancelCauseFunc
+	left   chan struct{} // closed when the object may be moved, or closed, again
 
 	step  sync.Mutex // held by each method while it runs
 	phase departPhase
@@ -77,7 +78,7 @@ func (s *Service) Depart(ctx context.Context, key kvlocation.ObjectKey, generati
 	case s.isSpotWideMember(o):
 		return fail(outcome.InvalidOperation, "", ErrMember)
 	}
-	d := &Departure{s: s, lead: o}
+	d := &Departure{s: s, lead: o, left: make(chan struct{})}
 	sd := o.aside()
 	o.mu.Lock()
 	state, inst := o.state, o.inst
@@ -145,12 +146,17 @@ func (u *Unit) add(reg *regType, inst Object) error {
 	return nil
 }
 
-// leave gives the right to move the object back.
+// leave gives the right to move the object back. An end that was asked for meanwhile is due then.
 func (d *Departure) leave() {
-	d.lead.mu.Lock()
-	defer d.lead.mu.Unlock()
-	if sd := d.lead.side.Load(); sd.leaving == d {
+	o := d.lead
+	o.mu.Lock()
+	if sd := o.side.Load(); sd.leaving == d {
 		sd.leaving = nil
+		close(d.left)
+	}
+	o.mu.Unlock()
+	if o.closing.Load() != nil {
+		o.offerOwn(mailClose)
 	}
 }
 

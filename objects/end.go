@@ -306,9 +306,13 @@ func (s *Service) refuseJoins(o *object, on bool) {
 // closeNow closes an object in a framework turn of its own. Mail that comes meanwhile is held.
 func (s *Service) closeNow(ctx context.Context, o *object, why CloseReason) error {
 	o.mu.Lock()
-	if o.state != objectOpen {
+	switch sd := o.side.Load(); {
+	case o.state != objectOpen:
 		o.mu.Unlock()
 		return lostError("close", o)
+	case sd != nil && sd.leaving != nil:
+		o.mu.Unlock()
+		return whySealed.refusal("close", o.target(), false)
 	}
 	o.state = objectClosing
 	o.mu.Unlock()
@@ -378,6 +382,8 @@ func (s *Service) closeRecord(ctx context.Context, o *object) error {
 	owner := s.owner()
 	ch, err := s.settle(func() (kvlocation.Change, error) { return s.store.CloseObject(ctx, e, owner) })
 	switch {
+	case illegal(err) && s.owns(ch.Entry, o):
+		return outcome.Wrap("close", outcome.Unavailable, outcome.NotAccepted, o.target(), "its record is not one that can be closed now", err)
 	case illegal(err):
 		return errLost
 	case err == nil && ch.Overwritten:

@@ -231,6 +231,8 @@ func (o *object) beginSeal(u *unitSeal) (*seal, error) {
 	switch {
 	case o.state == objectClosed:
 		return nil, whyClosed.refusal("move", o.target(), false)
+	case u.ends && sd.leaving != nil: // its record may say so already, and cannot be closed then
+		return nil, whySealed.refusal("close", o.target(), false)
 	case o.state != objectOpen || o.closing.Load() != nil && !u.ends:
 		return nil, errMovingNow(o)
 	}
@@ -311,18 +313,34 @@ func (o *object) unseal(front mailbox) {
 	}
 }
 
-// whenUnsealed waits for the end of the seal for which a turn of the framework was refused with err. again is true when the
+// leaves returns the departure that the object leads, or nil. While there is one the object is not closed: its record may say
+// that it is to be moved, and the end of the move decides where it is closed.
+func (o *object) leaves() *Departure {
+	sd := o.side.Load()
+	if sd == nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return sd.leaving
+}
+
+// whenUnsealed waits for the end of the seal, or of the departure, for which a turn of the framework was refused with err. again is true when the
 // turn is to be tried once more, where the object is then; else err is the turn's own.
 func (s *Service) whenUnsealed(ctx context.Context, o *object, err error) (again bool, _ error) {
 	if !errors.Is(err, errSealed) {
 		return false, err
 	}
-	sl := o.sealed()
-	if sl == nil {
+	var over <-chan struct{}
+	if sl := o.sealed(); sl != nil {
+		over = sl.over
+	} else if d := o.leaves(); d != nil {
+		over = d.left
+	} else {
 		return true, nil
 	}
 	select {
-	case <-sl.over:
+	case <-over:
 		return true, nil
 	case <-ctx.Done():
 		return false, outcome.FromContext(ctx, "turn", outcome.NotAccepted, o.target(), "the object moves to another node")

@@ -55,6 +55,7 @@ type departure struct {
 	head   manifest
 	bulk   bool
 	handed bool
+	asked  bool // *accepted* was sent, or may have been
 	moved  Moved
 	marks  map[state]time.Time // when a state was entered
 	sealed time.Time
@@ -122,7 +123,8 @@ func (d *departure) depart(ctx context.Context, begun time.Time) (Moved, error) 
 	d.post(event{kind: evReserved})
 	if !d.run() {
 		d.fail(errClosing)
-		if d.runner.unit.state == srcPassed || d.runner.unit.state == srcParting {
+		if d.asked { // what may have been given up is not served again, however the store has decided
+			d.dep.Accepted()
 			d.dep.Fail(d.cause())
 		}
 	} else {
@@ -186,6 +188,7 @@ func (d *departure) act(a action) {
 	switch a.kind {
 	case doWrite, doResolve:
 		again := a.kind == doResolve
+		d.asked = d.asked || a.verb == wrAccept
 		d.spawn(func(ctx context.Context) {
 			e := d.rec.write(ctx, a.verb, again, nil)
 			if e.fate == refused || e.fate == notApplied {
@@ -209,7 +212,7 @@ func (d *departure) act(a action) {
 	case doSeal:
 		d.seal()
 	case doHand:
-		d.handed = true
+		d.handed, d.head.Prepared = true, d.rec.at.Revision
 		d.spawn(d.hand)
 	case doCancel:
 		d.s.cancelAt(d.rec.target, d.op)
@@ -268,7 +271,6 @@ const maxInline = 128 << 10
 
 // hand relays what was captured and asks for relay-ready.
 func (d *departure) hand(ctx context.Context) {
-	d.head.Prepared = d.rec.at.Revision
 	inline := d.cargo
 	if len(inline) > min(maxInline, d.s.cfg.Store.MaxSpill()/2) {
 		d.bulk = true

@@ -7,6 +7,7 @@ import (
 
 	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
+	"natsfabric/objects"
 	"natsfabric/outcome"
 	"natsfabric/relocate"
 )
@@ -181,4 +182,44 @@ func TestRefused(t *testing.T) {
 		t.Errorf("the record was written")
 	}
 	b.wantKept(id, n1)
+}
+
+// A source that stops while the store has not said whether *accepted* was written never serves the object again: the target may
+// have it.
+func TestStopWhileAccepting(t *testing.T) {
+	t.Parallel()
+	b, n1, n2, _, id := three(t)
+	n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Times: -1, Answer: true, Action: fabrictest.Drop})
+	g := newGate(t)
+	b.ledger.set(func(h *hooks) { h.restore = g.hook })
+	v := n1.begin(id, "n2")
+	g.wait(t)
+	sent := make(chan error, 1)
+	go func() { sent <- n1.objects.Actors().Send(b.ctx(), id, message{"s", 0}.encode()) }()
+	fabrictest.Eventually(t, long, "the message is held", func() bool {
+		x, err := n1.objects.Explain(b.ctx(), objects.ExplainRequest{Kind: kvlocation.KindActor, ID: id})
+		return err == nil && x.Object != nil && x.Object.Mail == 1
+	})
+	g.release()
+	b.wantOwner(actorKey(id), "n2", false)
+	if err := n1.moves.Close(b.ctxFor(100 * time.Millisecond)); err == nil {
+		t.Error("nothing was cut off")
+	}
+	if err := n1.objects.Close(b.ctxFor(time.Second)); err != nil {
+		t.Log(err)
+	}
+	if err := <-sent; err == nil {
+		t.Error("the source has accepted a message after the boundary")
+	}
+	if _, err := v.wait(t); outcome.AcceptanceOf(err) != outcome.Unknown {
+		t.Errorf("the move ends with %v", err)
+	}
+	for _, r := range b.ledger.of(id) {
+		if r.rid == "n1" {
+			t.Errorf("a turn ran at the source: %+v", r)
+		}
+	}
+	if _, err := n2.objects.Actors().Request(b.ctx(), id, message{"s", 1}.encode()); err != nil {
+		t.Error(err)
+	}
 }
