@@ -83,10 +83,11 @@ func TestAgentOfAnEarlierRunIsSuperseded(t *testing.T) {
 	b := newBed(t)
 	old := b.work(t, "w")
 	fabrictest.Eventually(t, readyIn, "the first run's beats", func() bool { r := b.record(t, "w"); return r != nil && r.Value.Beats >= 2 })
-	next := b.work(t, "w")
+	first := b.record(t, "w").Value
+	b.work(t, "w")
 	fabrictest.Eventually(t, readyIn, "the first run to notice", func() bool { return errors.Is(old.agent.Err(), ErrSuperseded) })
 	r := b.record(t, "w").Value
-	if r.Instance != next.agent.rec.Instance && r.Booted.Before(old.agent.rec.Booted) {
+	if r.Instance == first.Instance || r.Booted.Before(first.Booted) {
 		t.Errorf("the record is the earlier run's: %+v", r)
 	}
 	fabrictest.Eventually(t, readyIn, "the second run to go on", func() bool { return b.record(t, "w").Value.Beats > r.Beats+2 })

@@ -73,6 +73,7 @@ func openStore(t testing.TB, nc *nats.Conn, rid string) *kvlocation.Store {
 func fast() Policy {
 	p := DefaultPolicy().Scale(1.0 / 150)
 	p.Remind = time.Hour
+	p.LaunchWindow, p.LockTTL = 3*time.Second, 8*time.Second // for a machine that is busy
 	p.BreakerWindow, p.FleetWindow = time.Hour, time.Hour
 	return p
 }

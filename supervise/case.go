@@ -132,6 +132,11 @@ func (c *Case) lastRestart() *Attempt {
 	return nil
 }
 
+// cancelled reports whether the attempt is known to have been cancelled.
+func (c *Case) cancelled(id string) bool {
+	return slices.ContainsFunc(c.Attempts, func(a Attempt) bool { return a.ID == id && a.Outcome == Cancelled })
+}
+
 // used counts the attempts since then that the breaker counts.
 func (c *Case) used(since time.Time) (n int) {
 	for i := range c.Attempts {

@@ -227,7 +227,7 @@ func persistence(t *testing.T) {
 	first.Close()
 	b.monitor(t, config(p, j, &alerts{}))
 	b.monitor(t, config(p, j, &alerts{}))
-	b.waitEvent(t, "w", DoneRestart, "1")
+	b.waitEvent(t, "w", DoneRestart, "")
 	c := b.caseOf(t, "w")
 	if lasted := c.Attempts[0].At.Sub(armed.Time); lasted < p.Persistence {
 		t.Errorf("restarted after %v, before it had lasted %v", lasted, p.Persistence)
@@ -240,7 +240,7 @@ func persistence(t *testing.T) {
 	// And with nobody's end in between.
 	b.say(t, Record{Worker: "x", State: Processing})
 	since := b.waitEvent(t, "x", Armed, "1").Time
-	b.waitEvent(t, "x", DoneRestart, "1")
+	b.waitEvent(t, "x", DoneRestart, "")
 	if lasted := b.caseOf(t, "x").Attempts[0].At.Sub(since); lasted < p.Persistence {
 		t.Errorf("restarted after %v, before it had lasted %v", lasted, p.Persistence)
 	}

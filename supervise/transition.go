@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"natsfabric/kvlocation"
@@ -246,7 +247,9 @@ func (p *Policy) pursue(v *View, f Finding) Step {
 	if v.Budget != nil {
 		budget = v.Budget.Value
 	}
-	used := budget.since(v.Now.Add(-v.Bound - p.FleetWindow))
+	used := slices.DeleteFunc(budget.since(v.Now.Add(-v.Bound-p.FleetWindow)), func(u BudgetUse) bool {
+		return u.Worker == v.Worker && c.cancelled(u.Attempt)
+	})
 	reserved := budget.has(v.Worker, attempt)
 	if !reserved && len(used) >= p.FleetBudget {
 		return Step{Why: fmt.Sprintf("fleet budget: %d restarts within %v", len(used), p.FleetWindow), Event: Refused, Of: "budget"}
@@ -341,7 +344,7 @@ func (p *Policy) tooMany(f Fleet) bool {
 	return f.Broken > p.FleetFloor && float64(f.Broken) > p.FleetShare*float64(f.Workers)
 }
 
-// reserve takes one restart from the fleet's budget. It stays taken when the attempt is cancelled: the window gives it back.
+// reserve takes one restart from the fleet's budget, and gives back what attempts of this worker took that were cancelled.
 func (p *Policy) reserve(v *View, used []BudgetUse, attempt string) Step {
 	b := Budget{V: schemaVersion, Used: append(used, BudgetUse{Worker: v.Worker, Attempt: attempt, At: ceil(v.Now.Add(v.Bound))})}
 	s := Step{Do: Write, Why: fmt.Sprintf("restart %d of the fleet's %d", len(b.Used), p.FleetBudget)}
