@@ -182,7 +182,7 @@ func unknownOutcome(t *testing.T) {
 		return Result{Unknown, "nobody knows"}
 	}
 	b.say(t, Record{Worker: "w", State: Processing})
-	b.monitor(t, config(p, j, a))
+	m := b.monitor(t, config(p, j, a))
 	page := a.wait(t, AlertUnknown)
 	if page.Severity != Page {
 		t.Errorf("the page: %+v", page)
@@ -192,6 +192,7 @@ func unknownOutcome(t *testing.T) {
 		t.Errorf("the breaker has counted %d", used)
 	}
 	second := j.wait(t, 2)[1]
+	m.Close() // the command under way looks at the store
 	if gap := second.at.Sub(first.at); gap < p.Cooldown {
 		t.Errorf("restarted again %v after an attempt that may have worked", gap)
 	}

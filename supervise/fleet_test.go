@@ -112,6 +112,12 @@ func TestPauseAndMaintenance(t *testing.T) {
 	if err != nil || was == nil || was.Mode != Paused {
 		t.Fatalf("%+v, %v", was, err)
 	}
+	m.until(t, func() bool { return b.key(t, "w", "timer").Exists() })
+	set(Paused, 0)
+	m.until(t, func() bool { return !b.key(t, "w", "timer").Exists() })
+	if _, err := ClearControl(ctx, b.sh); err != nil {
+		t.Fatal(err)
+	}
 	resumed := b.now(t)
 	m.until(t, func() bool { return len(j.list()) == 1 })
 	if after := b.caseOf(t, "w").Attempts[0].At.Sub(resumed); after < p.Persistence {
