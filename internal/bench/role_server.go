@@ -47,7 +47,7 @@ func (r *serverRole) do(ctx context.Context, op string, raw json.RawMessage) (an
 		}
 		return r.start(ctx, a)
 	case "init":
-		a, err := decode[[]string](raw)
+		a, err := decode[initArgs](raw)
 		if err != nil {
 			return nil, err
 		}
@@ -80,18 +80,23 @@ func (r *serverRole) start(ctx context.Context, a serverStart) (started serverSt
 	if a.Name != "" {
 		return started, nil // the others of the cluster are not there yet
 	}
-	return started, r.init(ctx, a.Meshes)
+	return started, r.init(ctx, initArgs{Meshes: a.Meshes, Replicas: 1})
 }
 
-// init makes the buckets of the meshes.
-func (r *serverRole) init(ctx context.Context, meshes []string) error {
+// initArgs says which buckets to make.
+type initArgs struct {
+	Meshes   []string `json:"meshes"`
+	Replicas int      `json:"replicas"`
+}
+
+func (r *serverRole) init(ctx context.Context, a initArgs) error {
 	nc, err := nats.Connect(r.srv.URL())
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	for _, mesh := range meshes {
-		if _, err := kvlocation.Init(ctx, nc, kvlocation.Setup{Mesh: mesh}); err != nil {
+	for _, mesh := range a.Meshes {
+		if _, err := kvlocation.Init(ctx, nc, kvlocation.Setup{Mesh: mesh, Replicas: a.Replicas}); err != nil {
 			return err
 		}
 	}

@@ -21,7 +21,7 @@ const (
 const moveSlices = 2
 
 func runRelocate(ctx context.Context, r *run) error {
-	for _, servers := range []int{1, 3} {
+	for _, servers := range []int{1, 3} { // with as many replicas
 		if err := r.relocate(ctx, servers); err != nil {
 			return err
 		}
@@ -134,7 +134,7 @@ func (r *run) servers(ctx context.Context, n int, meshes ...string) (first serve
 		}
 	}
 	r.sync = first.Sync
-	return first, r.wait(ctx, p, "init", meshes)
+	return first, r.wait(ctx, p, "init", initArgs{Meshes: meshes, Replicas: n})
 }
 
 func runFollow(ctx context.Context, r *run) error {
