@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"natsfabric/fabrictest"
+	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
@@ -150,6 +153,48 @@ func TestUnknownCloseServesNobody(t *testing.T) {
 	if got := tp.ran("x"); len(got) != 1 {
 		t.Fatalf("turns ran: %v", got)
 	}
+}
+
+// What ends at its caller's deadline is not answered: the caller gives up by itself, and would see by luck which of the two was
+// first.
+func TestNoAnswerAtTheDeadline(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	a := m.node("a", types(tp.typ(kvlocation.ClassActor, "user")))
+	ref, err := a.Actors().Create(m.ctx(), "user", "x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	armed := a.proxy.Arm(fabrictest.Trigger{
+		Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindActor, "x"), Answer: true, Times: -1, Action: fabrictest.Drop,
+	})
+	// A caller that hears whatever is said to it, however late.
+	nc := m.connect(m.server.URL(), "caller", nil)
+	defer nc.Close()
+	const inbox = "fab.m.test.reply"
+	answers, err := nc.SubscribeSync(inbox + ".>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline := a.router.StoreDeadline(time.Now().Add(500 * time.Millisecond))
+	reply := wire.AppendReply(nil, inbox, wire.ReplyBlob{Token: 1, Deadline: deadline})
+	subject := a.subject("a", a.lease.Lifecycle(), verbEnd, kvlocation.KindActor, "x")
+	if err := nc.PublishRequest(subject, string(reply), fmt.Appendf(nil, `{"generation":%d}`, ref.Generation)); err != nil {
+		t.Fatal(err)
+	}
+	armed.Wait(t)
+	fabrictest.Eventually(t, long, "the operation ends", func() bool { return a.working.Load() == 0 })
+	for _, c := range []*nats.Conn{a.nc, nc} {
+		if err := c.FlushTimeout(long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, _, err := answers.Pending(); n != 0 || err != nil {
+		said, _ := answers.NextMsg(long)
+		t.Errorf("it was told: %v (%v)", said.Header, err)
+	}
+	armed.Disarm()
+	fabrictest.Eventually(t, long, "the actor is closed all the same", func() bool { return a.rt.find(kvlocation.KindActor, "x") == nil })
 }
 
 // The store is away at each step: what was certainly not written is NotAccepted, and what may have been is Unknown; when it

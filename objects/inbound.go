@@ -220,12 +220,22 @@ func (s *Service) answer(in *channels.Inbound, f func(ctx context.Context) (any,
 		if err == nil {
 			data, err = json.Marshal(v)
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+			in.Reply(data, nil)
+		case !s.gaveUp(ctx, in, err):
 			s.fail(in, err)
-			return
 		}
-		in.Reply(data, nil)
 	})
+}
+
+// gaveUp reports whether err says no more than that the caller's own time is over, while what it asked for may go on. The
+// caller ends by itself then, and its end is Unknown: an answer that comes at the same moment would make it a matter of luck
+// which of the two it sees.
+func (s *Service) gaveUp(ctx context.Context, in *channels.Inbound, err error) bool {
+	_, said := in.LocalDeadline()
+	return said && ctx.Err() != nil && s.ctx.Err() == nil &&
+		outcome.KindOf(err) == outcome.DeadlineExceeded && outcome.AcceptanceOf(err) != outcome.NotAccepted
 }
 
 // deadlineOf is a context that ends when the operation's caller gives up.

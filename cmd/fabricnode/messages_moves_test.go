@@ -79,7 +79,8 @@ func newMoveStage(t *testing.T, bin string) *moveStage {
 		})
 		return n
 	}
-	const unit = 6 * time.Second
+	// What ends by itself has all the time that it needs; what ends only by its deadline, or not at all, comes by it.
+	const unit, short, forever = time.Minute, 6 * time.Second, relocate.MaxUnitTimeout
 	start("t1", s.srv.URL(), unit, fresh, torn, busy, plain)
 	for _, from := range []struct {
 		rid, url, id string
@@ -87,8 +88,8 @@ func newMoveStage(t *testing.T, bin string) *moveStage {
 		typ          objects.Type
 	}{
 		{"n1", s.srv.URL(), "alice", unit, fixed}, {"n2", s.srv.URL(), "bob", unit, alone}, {"n3", s.srv.URL(), "carol", unit, fresh},
-		{"n4", s.srv.URL(), "dave", unit, torn}, {"n5", s.srv.URL(), "erin", unit, busy}, {"n6", s.srv.URL(), "frank", time.Minute, busy},
-		{"n7", proxy.URL(), "grace", unit, plain},
+		{"n4", s.srv.URL(), "dave", unit, torn}, {"n5", s.srv.URL(), "erin", short, busy}, {"n6", s.srv.URL(), "frank", forever, busy},
+		{"n7", proxy.URL(), "grace", short, plain},
 	} {
 		n := start(from.rid, from.url, from.unit, from.typ)
 		if _, err := n.Actors().Create(ctx, from.typ.Name, from.id, nil, objects.AtNode(from.rid)); err != nil {
