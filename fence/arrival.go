@@ -56,6 +56,8 @@ func openArrival(ctx context.Context, js jetstream.JetStream, stream string, may
 	c := s.CachedInfo().Config
 	why := ""
 	switch {
+	case c.Storage == jetstream.MemoryStorage && c.Replicas < 2:
+		why = "it is kept in the memory of one server"
 	case c.Retention != jetstream.LimitsPolicy:
 		why = "its retention removes messages that were consumed"
 	case c.Discard != jetstream.DiscardNew && (c.MaxMsgs > 0 || c.MaxBytes > 0):

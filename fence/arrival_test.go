@@ -365,6 +365,7 @@ func TestForgetfulStreams(t *testing.T) {
 		"COUNT": {MaxMsgs: 10},
 		"BYTES": {MaxBytes: 1 << 20},
 		"AGE":   {MaxAge: time.Hour},
+		"RAM":   {Storage: jetstream.MemoryStorage},
 	} {
 		c.Name, c.Subjects = name, []string{name + ".>"}
 		if _, err := js.CreateStream(ctx, c); err != nil {

@@ -69,7 +69,8 @@ type Target struct {
 type Device interface {
 	// Name tells the device apart from the others of a plan.
 	Name() string
-	// Fence cuts the target off, and does so again when it was cut off before. It returns when ctx ends.
+	// Fence cuts the target off, and does so again when it was cut off before. It returns when ctx ends; one that does not
+	// is waited for no longer, and counts as Unknown.
 	Fence(ctx context.Context, t Target) Report
 	// Check looks whether the target is cut off, changes nothing, and does not rest on what Fence was told: Fenced only
 	// when it has seen that the process is gone or the path is closed.
@@ -173,7 +174,10 @@ func (c Cut) Run(ctx context.Context, t Target) Report {
 	return Report{Answer: saw.Answer, Detail: clip(fmt.Sprintf("the device: %s: %s; the check: %s: %s", did.Answer, did.Detail, saw.Answer, saw.Detail)), Output: did.Output}
 }
 
-// bound runs one call of a device, which must not outlive its time: one that does has no answer.
+// deviceGrace is how long a device may take to return once its time is over.
+const deviceGrace = 2 * time.Second
+
+// bound runs one call of a device, which must not outlive its time: one that does has no answer, and nor has one that panics.
 func bound(ctx context.Context, limit time.Duration, t Target, call func(context.Context, Target) Report) Report {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -181,7 +185,28 @@ func bound(ctx context.Context, limit time.Duration, t Target, call func(context
 	if end, ok := ctx.Deadline(); ctx.Err() != nil || ok && !time.Now().Before(end) {
 		return Report{Detail: "not tried: its time is over"}
 	}
-	return call(ctx, t)
+	done := make(chan Report, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				done <- Report{Detail: fmt.Sprintf("it panicked: %v", p)}
+			}
+		}()
+		done <- call(ctx, t)
+	}()
+	select {
+	case r := <-done:
+		return r
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(deviceGrace)
+	defer late.Stop()
+	select {
+	case r := <-done:
+		return r
+	case <-late.C:
+		return Report{Detail: "it did not return when its time was over"}
+	}
 }
 
 func clip(s string) string {

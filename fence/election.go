@@ -191,9 +191,10 @@ func read(ctx context.Context, sh *kvlocation.Shared, name string) (view, error)
 var errLost = errors.New("the record was changed meanwhile")
 
 // change writes what the record becomes by ev, and returns the record as it stands then. It sends the same write again
-// until it is known what became of it, or ctx ends. A refusal of the transition function, or errLost, says for ever that
-// nothing was written.
-func change(ctx context.Context, sh *kvlocation.Shared, name string, at view, ev event) (view, error) {
+// until it is known what became of it, ctx ends or the limit is over: a write that is still not known then may come true
+// later, and never tell whether it did (see kvlocation.Shared.Resolve), so the record is looked at again instead. A refusal
+// of the transition function, or errLost, says for ever that nothing was written.
+func change(ctx context.Context, limit time.Duration, sh *kvlocation.Shared, name string, at view, ev event) (view, error) {
 	rec, err := at.rec.apply(at.at.Revision, ev)
 	if err != nil {
 		return at, outcome.Wrap("change leadership", outcome.InvalidOperation, outcome.NotAccepted, leaderKey(name), "", err)
@@ -203,6 +204,8 @@ func change(ctx context.Context, sh *kvlocation.Shared, name string, at view, ev
 	if err != nil {
 		return at, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	e, err := sh.Update(ctx, at.at, value, 0)
 	for {
 		var pending *kvlocation.SharedPending
@@ -303,7 +306,7 @@ func confirmed(ctx context.Context, sh *kvlocation.Shared, name string) (view, e
 func (e *Election) step(ctx context.Context, v view, idle bool) (*Term, error) {
 	if h := v.rec.Holder; h != nil && h.Run == e.self.Run && (v.rec.Phase == PhaseLed || v.rec.Phase == PhaseFencing) {
 		// What is left of an own term that has ended, or of a grant whose answer was lost.
-		_, err := change(ctx, e.sh, e.cfg.Name, v, resign{run: e.self.Run, term: v.term(), at: time.Now().UTC()})
+		_, err := e.change(ctx, v, resign{run: e.self.Run, term: v.term(), at: time.Now().UTC()})
 		return nil, ignoreLost(err)
 	}
 	switch v.rec.Phase {
@@ -329,10 +332,15 @@ func (e *Election) step(ctx context.Context, v view, idle bool) (*Term, error) {
 	return e.grant(ctx, v, idle)
 }
 
+// change changes the record. Beyond a TTL no write is worth waiting for: a grant would be over.
+func (e *Election) change(ctx context.Context, at view, ev event) (view, error) {
+	return change(ctx, e.cfg.TTL, e.sh, e.cfg.Name, at, ev)
+}
+
 // grant makes this candidate the holder.
 func (e *Election) grant(ctx context.Context, v view, idle bool) (*Term, error) {
 	sent := monotime.Now()
-	v, err := change(ctx, e.sh, e.cfg.Name, v, grant{to: e.self, ttl: e.cfg.TTL, mustFence: e.cfg.Fencing != nil, idle: idle})
+	v, err := e.change(ctx, v, grant{to: e.self, ttl: e.cfg.TTL, mustFence: e.cfg.Fencing != nil, idle: idle})
 	if err != nil {
 		if errors.Is(err, errLost) {
 			return nil, nil
@@ -353,12 +361,14 @@ func (e *Election) grant(ctx context.Context, v view, idle bool) (*Term, error) 
 }
 
 // Lead campaigns, calls lead with a context that ends with the term (cause ErrTermLost) or with ctx, waits for it and
-// resigns. The context carries the term's token, so that guards take it. It returns Campaign's error or lead's.
+// resigns. The context carries the term's token, so that guards take it. It returns Campaign's error or lead's. A panic of
+// lead passes through; the term has ended then, and was not resigned, for nobody knows what is left of its work.
 func (e *Election) Lead(ctx context.Context, lead func(ctx context.Context) error) error {
 	t, err := e.Campaign(ctx)
 	if err != nil {
 		return err
 	}
+	defer t.finish(fmt.Errorf("%w: its work has ended without a word", ErrTermLost)) // after Resign it changes nothing
 	tctx, cancel := context.WithCancelCause(t.Context())
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	err = lead(tctx)

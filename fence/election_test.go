@@ -327,6 +327,43 @@ func TestLead(t *testing.T) {
 	}
 }
 
+// The end of the work by a panic ends the term, which is not resigned: nobody knows what is left of the work.
+func TestLeadPanics(t *testing.T) {
+	t.Parallel()
+	a := candidate(t, newMesh(t, 1).servers[0].URL(), quick("a"))
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic did not pass through")
+			}
+		}()
+		_ = a.Lead(testContext(t), func(context.Context) error { panic("boom") })
+	}()
+	if s := a.Snapshot(); s.Leading || s.Status.Phase != PhaseLed || s.TermsLost != 1 {
+		t.Fatalf("after the panic: %+v", s)
+	}
+}
+
+// A write that the store never takes is given up after a TTL: the candidate says what is wrong and looks at the record again,
+// so that it is not caught for ever in a write whose fate nobody can tell any more.
+func TestWriteThatNeverArrives(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 1)
+	proxy := m.servers[0].Proxy(t)
+	a := candidate(t, proxy.URL(), quick("a"))
+	lost := proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_FENCE.leader.db", Times: -1, Action: fabrictest.Drop})
+	got := make(chan *Term, 1)
+	go func() {
+		term, _ := a.Campaign(testContext(t)) // nil when it did not come about
+		got <- term
+	}()
+	fabrictest.Eventually(t, 40*time.Second, "the candidate to say what is wrong", func() bool { return a.Snapshot().Problem != "" })
+	lost.Disarm()
+	if term := <-got; term == nil {
+		t.Fatal("the candidate never led")
+	}
+}
+
 func TestElectionConfigs(t *testing.T) {
 	t.Parallel()
 	good := quick("a")

@@ -14,7 +14,7 @@ const (
 	// PhaseVacant: nobody leads; the last holder resigned, or there was none. To led, by whoever grants itself first.
 	PhaseVacant Phase = "vacant"
 	// PhaseLed: the holder leads while it renews. To led by its renewal; to vacant when it resigns; when it was silent for
-	// its TTL, to fencing, or, if no fencing is wanted, to led by another holder.
+	// its TTL, to fencing, or to fenced by a person's word, or, if no fencing is wanted, to led by another holder.
 	PhaseLed Phase = "led"
 	// PhaseFencing: the holder leads no more, and the claimant has the right to fence it. To fencing by each step and by a
 	// claimant that takes over from a silent one; to fenced by a confirmation; to vacant when the holder itself says that
@@ -166,10 +166,12 @@ type (
 		devices []string
 		at      time.Time
 	}
-	// vouch ends fencing because a person says so.
+	// vouch ends fencing because a person says so, or makes it needless: of a holder that was silent for its TTL (idle) too, for
+	// nobody else may be there to fence it.
 	vouch struct {
 		node, by, reason string
 		at               time.Time
+		idle             bool
 	}
 )
 
@@ -262,12 +264,12 @@ func (l Leadership) apply(revision uint64, e event) (Leadership, error) {
 		next.Confirmed = &Confirmation{How: ByDevice, By: l.Claim.By.Node, At: e.at}
 	case vouch:
 		switch {
-		case l.Phase != PhaseFencing:
-			return l, fmt.Errorf("%w: it is %q, and only what is being fenced can be confirmed", errPhase, l.Phase)
+		case l.Phase != PhaseFencing && (l.Phase != PhaseLed || !e.idle):
+			return l, fmt.Errorf("%w: it is %q, and only of a holder that is being fenced, or has been silent for its TTL, can it be confirmed", errPhase, l.Phase)
 		case l.Holder.Node != e.node:
 			return l, fmt.Errorf("%w: node %q is being fenced, not %q", errPhase, l.Holder.Node, e.node)
 		}
-		next.Phase, next.TTLMillis, next.Claim = PhaseFenced, 0, nil
+		next.Phase, next.Term, next.TTLMillis, next.Claim = PhaseFenced, term, 0, nil
 		next.Confirmed = &Confirmation{How: ByPerson, By: e.by, Reason: e.reason, At: e.at}
 	default:
 		panic(fmt.Sprintf("fence: unknown event %T", e))

@@ -121,7 +121,7 @@ func TestModel(t *testing.T) {
 				w.write(t, node, confirm{run: self.Run, devices: []string{"power"}})
 			case 11:
 				if w.dead[holder.Run] && rapid.IntRange(0, 4).Draw(t, "person") == 0 {
-					w.write(t, node, vouch{node: holder.Node, by: "me", reason: "looked"})
+					w.write(t, node, vouch{node: holder.Node, by: "me", reason: "looked", idle: idle})
 				}
 			}
 		}
@@ -193,6 +193,8 @@ func TestTransitions(t *testing.T) {
 		{"a person's word", fencing, vouch{node: "a", by: "me", reason: "saw it"}, PhaseFenced},
 		{"a person's word about another node", fencing, vouch{node: "b", by: "me", reason: "saw it"}, ""},
 		{"a person's word in peace", ledRec, vouch{node: "a", by: "me", reason: "saw it"}, ""},
+		{"a person's word about a silent one", ledRec, vouch{node: "a", by: "me", reason: "saw it", idle: true}, PhaseFenced},
+		{"a person's word about what is vacant", vacant, vouch{node: "a", by: "me", reason: "saw it", idle: true}, ""},
 	} {
 		before := asJSON(x.from)
 		next, err := x.from.apply(rev, x.ev)

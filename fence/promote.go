@@ -42,7 +42,7 @@ func (e *Election) fence(ctx context.Context, v view, idle bool) error {
 			s.Problem = errNotConfirmed.Error()
 		})
 		e.cfg.Logger.Error("not fenced", zap.String("holder", c.at.rec.Holder.Node), zap.Error(errNotConfirmed))
-		// The right is kept by own writes as long as this candidate lives: the pause is part of it.
+		// A pause that is longer than the right lasts gives it to whoever else is there.
 		pause := min(e.cfg.Backoff<<min(failures, 16), e.cfg.MaxBackoff)
 		failures++
 		if v, err = c.pause(ctx, pause); err != nil {
@@ -74,7 +74,7 @@ type claimant struct {
 // write makes one step of the record, which keeps the right for ttl.
 func (c *claimant) write(ctx context.Context, at view, ev event, ttl time.Duration) error {
 	sent := monotime.Now()
-	v, err := change(ctx, c.e.sh, c.e.cfg.Name, at, ev)
+	v, err := c.e.change(ctx, at, ev)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (c *claimant) level(ctx context.Context, level int) (bool, error) {
 	var names []string
 	for _, cut := range c.e.cfg.Fencing.Levels[level] {
 		// The right must last for the device's two calls and for the write of its answer.
-		ttl := 2*cut.timeout() + 2*c.e.cfg.TTL
+		ttl := 2*(cut.timeout()+deviceGrace) + 2*c.e.cfg.TTL
 		run, name := c.e.self.Run, cut.Device.Name()
 		if err := c.write(ctx, c.at, intend{run: run, level: level, device: name, ttl: ttl}, ttl); err != nil {
 			return false, err

@@ -298,18 +298,59 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// deaf is a device that ignores its context: its calls return when released is closed.
+type deaf struct{ released chan struct{} }
+
+func (deaf) Name() string { return "deaf" }
+
+func (d deaf) Fence(context.Context, fence.Target) fence.Report {
+	<-d.released
+	return fence.Report{Answer: fence.Fenced}
+}
+
+func (d deaf) Check(ctx context.Context, t fence.Target) fence.Report { return d.Fence(ctx, t) }
+
+// FE-8. A device that does not return when its time is over, and one that panics, are devices that fail: the next level is
+// tried, and what they say later confirms nothing.
+func TestDeviceThatDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	servers, _ := startMesh(t, 1)
+	stuck, board := deaf{make(chan struct{})}, fencetest.New("board", nil)
+	t.Cleanup(func() { close(stuck.released) })
+	board.Set(fencetest.Fails)
+	levels := []fence.Level{{{Device: stuck, Timeout: 100 * time.Millisecond}}, {cut(bomb{board})}, {cut(board)}}
+	silent(t, servers[0], fenced("a", levels...))
+	b := candidate(t, servers[0].URL(), fenced("b", levels...))
+	got := standby(t, b)
+	fabrictest.Eventually(t, 30*time.Second, "all levels to fail", func() bool { return b.Snapshot().FenceFailures >= 1 })
+	notPromoted(t, got, "no device has answered")
+	board.Set(fencetest.Works)
+	promoted(t, got)
+}
+
+// bomb is a device that panics.
+type bomb struct{ *fencetest.Device }
+
+func (bomb) Name() string { return "bomb" }
+
+func (bomb) Fence(context.Context, fence.Target) fence.Report { panic("boom") }
+
+func (bomb) Check(context.Context, fence.Target) fence.Report { panic("boom") }
+
 // A person confirms the fence while the devices fail; it is recorded, and the promotion goes on from it.
 func TestConfirmedByAPerson(t *testing.T) {
 	t.Parallel()
 	servers, _ := startMesh(t, 1)
 	dev := fencetest.New("power", nil)
 	dev.Set(fencetest.Fails)
-	silent(t, servers[0], fenced("a", fence.Level{cut(dev)}))
+	proxy := servers[0].Proxy(t)
+	campaign(t, candidate(t, proxy.URL(), fenced("a", fence.Level{cut(dev)})))
 	b := candidate(t, servers[0].URL(), fenced("b", fence.Level{cut(dev)}))
 	tool := openStore(t, servers[0].URL(), "tool")
 	if _, err := fence.ConfirmFenced(testContext(t), tool, "db", "a", "jo", "pulled the plug"); !errors.Is(err, outcome.InvalidOperation) {
 		t.Fatalf("a confirmation while it leads: %v", err)
 	}
+	proxy.Apply(fabrictest.HalfOpen)
 	got := standby(t, b)
 	fabrictest.Eventually(t, 30*time.Second, "fencing to fail", func() bool { return b.Snapshot().FenceFailures >= 1 })
 	for _, c := range [][3]string{{"b", "jo", "wrong node"}, {"a", "", "no name"}, {"a", "jo", " "}} {
@@ -323,6 +364,32 @@ func TestConfirmedByAPerson(t *testing.T) {
 		t.Fatalf("%+v, %v", st, err)
 	}
 	promoted(t, got)
+}
+
+// The leader's process has crashed and was started again, and nobody else is there: it does not fence itself, and a person
+// vouches for the run that has ended.
+func TestOnlyTheRestartedIsLeft(t *testing.T) {
+	t.Parallel()
+	servers, _ := startMesh(t, 1)
+	dev := fencetest.New("power", nil)
+	cfg := fenced("a", fence.Level{cut(dev)})
+	old := silent(t, servers[0], cfg)
+	again := candidate(t, servers[0].URL(), cfg)
+	got := standby(t, again)
+	fabrictest.Eventually(t, 30*time.Second, "the candidate to say what keeps it", func() bool {
+		return strings.Contains(again.Snapshot().Problem, "does not fence itself")
+	})
+	notPromoted(t, got, "nothing is confirmed")
+	st, err := fence.ConfirmFenced(testContext(t), openStore(t, servers[0].URL(), "tool"), "db", "a", "jo", "it crashed")
+	if err != nil || st.Phase != fence.PhaseFenced || st.Confirmed.How != fence.ByPerson {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if term := promoted(t, got); term.Token().Compare(old.Token()) <= 0 {
+		t.Fatalf("%s follows %s", term.Token(), old.Token())
+	}
+	if c := dev.Calls(); len(c) > 0 {
+		t.Fatalf("the node has fenced itself: %+v", c)
+	}
 }
 
 // The promoter dies at each of its writes, and another one goes on: nobody is promoted before the fence is confirmed, and in

@@ -56,16 +56,21 @@ func Leaderships(ctx context.Context, store *kvlocation.Store, limit int) ([]Sta
 	return out, errors.Join(append(bad, err)...)
 }
 
-// ConfirmFenced records that a person vouches for it: the node that led can do no more harm. It is allowed only while the
-// node is being fenced, and promotion goes on from it. by and reason are kept in the record. InvalidOperation says that
-// the leadership is not being fenced, or not for that node; Unavailable with Unknown that it is not known whether it was
-// recorded.
+// ConfirmFenced records that a person vouches for it: the node that led can do no more harm. Promotion goes on from it. It is
+// allowed while the node is being fenced, and of one that must be fenced and nobody is there to do so once it has been silent
+// for its TTL, which ConfirmFenced waits for: a node does not fence itself, so the only candidate that is left may be the
+// one that was restarted. by and reason are kept in the record. InvalidOperation says that the leadership is not being fenced
+// and its holder renews, or that it is another node; Unavailable with Unknown that it is not known whether it was recorded.
 func ConfirmFenced(ctx context.Context, store *kvlocation.Store, name, node, by, reason string) (Status, error) {
 	if strings.TrimSpace(by) == "" || strings.TrimSpace(reason) == "" || len(by)+len(reason) > 1000 {
 		return Status{}, outcome.New("confirm fence", outcome.InvalidOperation, outcome.NotAccepted, fmt.Sprintf("leadership %q", name),
 			"who confirms and the reason must be given, in at most 1000 bytes")
 	}
 	sh := store.Shared(kvlocation.BucketFence)
+	var (
+		quiet silence
+		first uint64
+	)
 	for {
 		v, err := confirmed(ctx, sh, name)
 		if err != nil {
@@ -74,7 +79,19 @@ func ConfirmFenced(ctx context.Context, store *kvlocation.Store, name, node, by,
 		if !v.at.Exists() {
 			return Status{}, outcome.New("confirm fence", outcome.NotFound, outcome.NotAccepted, fmt.Sprintf("leadership %q", name), "there is no such leadership")
 		}
-		v, err = change(ctx, sh, name, v, vouch{node: node, by: by, reason: reason, at: time.Now().UTC()})
+		idle := quiet.observe(v)
+		if first == 0 {
+			first = v.at.Revision
+		}
+		if l := v.rec; l.Phase == PhaseLed && l.MustFence && l.Holder.Node == node && !idle && v.at.Revision == first {
+			select {
+			case <-ctx.Done():
+				return Status{}, outcome.FromContext(ctx, "confirm fence", outcome.NotAccepted, fmt.Sprintf("leadership %q", name), "waiting whether its holder is silent for its TTL")
+			case <-time.After(min(l.TTL()/6, time.Second)):
+			}
+			continue
+		}
+		v, err = change(ctx, MaxTermTTL, sh, name, v, vouch{node: node, by: by, reason: reason, at: time.Now().UTC(), idle: idle && v.rec.MustFence})
 		if errors.Is(err, errLost) {
 			if v.rec.Confirmed != nil && v.rec.Confirmed.By == by {
 				return statusOf(v), nil

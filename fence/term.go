@@ -33,7 +33,7 @@ type Term struct {
 	e     *Election
 	token Token
 
-	deadline atomic.Int64 // monotime.Time up to which the term is held; 0 once it has ended
+	deadline atomic.Int64 // monotime.Time up to which the term is held, 0 once it has ended; written under mu
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	keeper   chan struct{} // closed when the renewing goroutine has ended
@@ -97,8 +97,8 @@ func (t *Term) ring() {
 
 // finish ends the term here; the first cause stands.
 func (t *Term) finish(why error) {
-	t.deadline.Store(0)
 	t.mu.Lock()
+	t.deadline.Store(0) // under mu: a renewal that is acknowledged now must not move it any more
 	if t.timer != nil {
 		t.timer.Stop()
 	}
@@ -155,20 +155,26 @@ func (t *Term) renew(sent monotime.Time) error {
 	t.mu.Lock()
 	at := t.at
 	t.mu.Unlock()
-	v, err := change(t.ctx, t.e.sh, t.e.cfg.Name, at, renew{run: t.e.self.Run, term: t.token.Generation, ttl: t.e.cfg.TTL})
+	v, err := t.e.change(t.ctx, at, renew{run: t.e.self.Run, term: t.token.Generation, ttl: t.e.cfg.TTL})
 	if err != nil {
 		return err
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.at = v
-	if t.ctx.Err() == nil && t.held() {
-		until := sent.Add(t.e.cfg.TTL - t.e.cfg.Margin)
+	t.mu.Unlock()
+	t.extend(sent.Add(t.e.cfg.TTL - t.e.cfg.Margin))
+	t.e.track.renewed(v)
+	return nil
+}
+
+// extend moves the end of a term that is held. One that has ended stays so.
+func (t *Term) extend(until monotime.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.held() {
 		t.deadline.Store(int64(until))
 		t.timer.Reset(until.Sub(monotime.Now()))
 	}
-	t.e.track.renewed(v)
-	return nil
 }
 
 // Resign ends the term and says in the store that its holder has stopped, so that the next one leads at once, without
@@ -198,7 +204,7 @@ func (t *Term) Resign(ctx context.Context) error {
 				return nil
 			}
 		}
-		_, err := change(ctx, t.e.sh, t.e.cfg.Name, at, resign{run: t.e.self.Run, term: t.token.Generation, at: time.Now().UTC()})
+		_, err := t.e.change(ctx, at, resign{run: t.e.self.Run, term: t.token.Generation, at: time.Now().UTC()})
 		switch {
 		case err == nil:
 			t.e.cfg.Logger.Info("resigned", zap.Stringer("token", t.token))

@@ -170,8 +170,15 @@ const (
 	pageLimit = 256
 )
 
+// surplusTime is how long an answer of one server too many is waited for: the cluster may have grown since the number of its
+// servers was said.
+const surplusTime = 250 * time.Millisecond
+
 // list asks every server for the user's connections. It returns the answers that came also beside an error.
 func (d *NATS) list(ctx context.Context, user string) ([]connections, error) {
+	if d.servers < 1 {
+		return nil, fmt.Errorf("the number of servers is said to be %d: it must be at least 1", d.servers)
+	}
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	inbox := d.system.NewInbox()
@@ -189,9 +196,17 @@ func (d *NATS) list(ctx context.Context, user string) ([]connections, error) {
 	}
 	seen := map[string]bool{}
 	var out []connections
-	for len(seen) < d.servers {
-		m, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
+	for {
+		wait, stop := ctx, context.CancelFunc(func() {})
+		if len(seen) == d.servers {
+			wait, stop = context.WithTimeout(ctx, surplusTime)
+		}
+		m, err := sub.NextMsgWithContext(wait)
+		stop()
+		switch {
+		case err != nil && len(seen) == d.servers:
+			return out, nil
+		case err != nil:
 			return out, fmt.Errorf("%d of %d servers have answered: %w", len(seen), d.servers, err)
 		}
 		var c connections
@@ -202,8 +217,10 @@ func (d *NATS) list(ctx context.Context, user string) ([]connections, error) {
 			seen[c.Server.ID] = true
 			out = append(out, c)
 		}
+		if len(seen) > d.servers {
+			return out, fmt.Errorf("more servers have answered than the %d that there are said to be", d.servers)
+		}
 	}
-	return out, nil
 }
 
 // kick ends one connection.

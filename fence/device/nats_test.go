@@ -136,6 +136,12 @@ func TestNATS(t *testing.T) {
 	if !bystander.IsConnected() {
 		t.Fatal("another node was kicked")
 	}
+	// A number of servers that is wrong confirms nothing: any other one may have the node connected.
+	for _, n := range []int{-1, 0, 2, 4} {
+		if r := NewNATS("kick", sys, n, denied, nil).Check(testContext(t), suspect); r.Answer != fence.Unknown {
+			t.Errorf("of 3 servers, said to be %d: %+v", n, r)
+		}
+	}
 	denied.Allow("n1")
 	if r := d.Check(testContext(t), suspect); r.Answer != fence.NotFenced {
 		t.Fatalf("allowed again: %+v", r)

@@ -12,7 +12,7 @@ import (
 
 // The labels by which Process knows a process: SelfLabels writes them.
 const (
-	LabelMachine = "machine" // the machine's ID
+	LabelMachine = "machine" // the machine's ID, its host name and its name space of process IDs
 	LabelBoot    = "boot"    // the ID of its present boot
 	LabelPID     = "pid"
 	LabelStart   = "pid_start" // when the process was started, in ticks since the boot: a process ID that is used again differs

@@ -11,7 +11,9 @@ import (
 
 var terminate = syscall.SIGTERM
 
-// identity returns the IDs of this machine and of its present boot.
+// identity returns what tells this machine from others, and the ID of its present boot. A machine's ID alone does not: clones
+// and containers of one image often share it, and a process ID means something only within its name space. So its host name
+// and the name space stand beside it: where one of them differs, nothing is confirmed.
 func identity() (machine, boot string, err error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -19,14 +21,17 @@ func identity() (machine, boot string, err error) {
 	}
 	m, err := os.ReadFile("/etc/machine-id")
 	if err != nil || len(bytes.TrimSpace(m)) == 0 {
-		// A container without one: its host name tells it from the others of this boot.
-		name, err := os.Hostname()
-		if err != nil {
-			return "", "", err
-		}
-		m = []byte("host-" + name)
+		m = []byte("none") // a container, or a small system
 	}
-	return strings.TrimSpace(string(m)), strings.TrimSpace(string(b)), nil
+	host, err := os.Hostname()
+	if err != nil {
+		return "", "", err
+	}
+	space, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return "", "", err
+	}
+	return fmt.Sprintf("%s %s %s", bytes.TrimSpace(m), host, space), strings.TrimSpace(string(b)), nil
 }
 
 // processState returns when a process was started and whether any of its threads still runs. The error satisfies

@@ -134,6 +134,27 @@ func TestProcessTakesTooLong(t *testing.T) {
 	})
 }
 
+// A machine's ID is not enough: clones and containers of one image share it, and then a process of somewhere else would look
+// like one that has ended, or that ran before the present boot.
+func TestMachineIDIsShared(t *testing.T) {
+	_, tg := sleeper(t)
+	machine := strings.Fields(tg.Labels[LabelMachine])
+	if len(machine) != 3 {
+		t.Fatalf("label %q has to name machine, host and name space", tg.Labels[LabelMachine])
+	}
+	for name, other := range map[string]string{
+		"a clone with another name": machine[0] + " other " + machine[2],
+		"another container":         machine[0] + " " + machine[1] + " pid:[1]",
+		"the ID alone":              machine[0],
+	} {
+		far := fence.Target{Node: "n1", Labels: maps.Clone(tg.Labels)}
+		far.Labels[LabelMachine], far.Labels[LabelBoot], far.Labels[LabelPID] = other, "other", "99999999"
+		if r := NewProcess("kill", 0).Fence(testContext(t), far); r.Answer != fence.Unknown {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
 func TestSelfLabels(t *testing.T) {
 	labels, err := SelfLabels()
 	if err != nil {

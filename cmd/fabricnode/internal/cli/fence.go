@@ -22,7 +22,7 @@ import (
 type fenceCmd struct {
 	Status  fenceStatusCmd  `cmd:"" help:"Say who leads what, and how the fencing of a silent holder stands."`
 	Test    fenceTestCmd    `cmd:"" help:"Ask the devices of a plan about a node; with --fence let them cut it off."`
-	Confirm fenceConfirmCmd `cmd:"" help:"Vouch for it that a node which is being fenced can do no more harm; promotion goes on from it."`
+	Confirm fenceConfirmCmd `cmd:"" help:"Vouch for it that a node which is being fenced, or has fallen silent, can do no more harm; promotion goes on from it."`
 }
 
 // fenceStore opens the store of leaderships. The name that it goes by there is a fresh one.
@@ -163,7 +163,7 @@ func (c *fenceConfirmCmd) Run(a *app) error {
 	if c.By == "" {
 		c.By = operator()
 	}
-	ctx, cancel := context.WithTimeout(a.sig.ctx, storeTimeout)
+	ctx, cancel := context.WithTimeout(a.sig.ctx, storeTimeout+fence.MaxTermTTL) // a holder's silence is waited for
 	defer cancel()
 	store, nc, err := c.fenceStore(ctx, a)
 	if err != nil {
