@@ -51,6 +51,7 @@ const (
 	AlertRestarted   = "restarted"
 	AlertFailed      = "restart-failed"
 	AlertUnknown     = "restart-unknown"
+	AlertCancelled   = "restart-cancelled"
 	AlertUnrecovered = "restart-did-not-recover"
 	AlertBreaker     = "breaker-open"
 	AlertNoHands     = "no-restarter"
@@ -97,6 +98,10 @@ func (p *Policy) Due(v *View) []Alert {
 			add(AlertFailed, Page, a.ID, once, "%s could not be restarted, the command failed: %s%s", v.Worker, a.Detail, job)
 		case Unknown:
 			add(AlertUnknown, Page, a.ID, once, "%s may have been restarted or not: %s; it counts as restarted%s", v.Worker, a.Detail, job)
+		case Cancelled:
+			if _, announced := v.alerts[tokenOf(AlertRestarting+"-"+a.ID)]; announced {
+				add(AlertCancelled, Info, a.ID, once, "%s was not restarted after all: %s%s", v.Worker, a.Detail, job)
+			}
 		}
 		for ; n < len(out); n++ {
 			out[n].Attempt, out[n].Incident, out[n].Verdict = a.ID, a.Incident, a.Verdict
@@ -117,7 +122,11 @@ func (p *Policy) Due(v *View) []Alert {
 	if why != "" || f.Verdict != c.Verdict {
 		return out
 	}
-	add(AlertConfirmed, Warning, string(c.Verdict)+"-"+c.ID, p.Remind, "%s is %s: %s%s", v.Worker, c.Verdict, f.Why(), job)
+	paused := ""
+	if ctl := v.control(); ctl != nil && p.Responsible[c.Verdict] == Restart {
+		paused = fmt.Sprintf("; nothing restarts it, %s by %s: %s", ctl.Mode, ctl.By, ctl.Reason)
+	}
+	add(AlertConfirmed, Warning, string(c.Verdict)+"-"+c.ID, p.Remind, "%s is %s: %s%s%s", v.Worker, c.Verdict, f.Why(), job, paused)
 	out[len(out)-1].collect = true
 	if p.Responsible[c.Verdict] != Restart {
 		return out

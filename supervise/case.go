@@ -31,7 +31,8 @@ type Lock struct {
 type CaseState string
 
 const (
-	// CaseOpen: no fresh heartbeat has come since the verdict was confirmed. It goes to CaseRecovered or CaseGone.
+	// CaseOpen: no fresh heartbeat has come since the verdict was confirmed, or none but of a worker in state error when that
+	// is what it is about. It goes to CaseRecovered or CaseGone.
 	CaseOpen CaseState = "open"
 	// CaseRecovered: a fresh heartbeat has come. The next incident makes it CaseOpen.
 	CaseRecovered CaseState = "recovered"

@@ -26,7 +26,7 @@ func (f CollectFunc) Collect(ctx context.Context, worker string) (string, error)
 }
 
 // CommandLogs collects what a program writes: docker logs, journalctl, ssh and the like. "{worker}" in an argument becomes
-// the worker's ID.
+// the worker's ID; for one that begins with a hyphen nothing is run.
 type CommandLogs struct {
 	Args []string
 	Env  []string
@@ -34,7 +34,7 @@ type CommandLogs struct {
 
 // Collect runs the program. What it wrote is returned beside the error when it failed.
 func (c CommandLogs) Collect(ctx context.Context, worker string) (string, error) {
-	out, _, err := runProgram(ctx, substitute(c.Args, worker), append([]string{"FABRIC_WORKER=" + worker}, c.Env...))
+	out, _, err := runFor(ctx, worker, c.Args, append([]string{"FABRIC_WORKER=" + worker}, c.Env...))
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}

@@ -42,9 +42,11 @@
 // # Non-guarantees
 //
 //   - Between the last look and the effect of a command there is a gap: a second at most by the monitor's own clock, and for
-//     an external [Command] as long as the monitor is frozen exactly between its check and the start of the program. [Child]
-//     and [ServeOrders] close it by the order's token.
-//   - An alert may come twice when a monitor dies between sending it and writing that down.
+//     a [Command] or [Child] of the monitor's own as long as it is frozen exactly between its check and the command. [Child]
+//     and [ServeOrders] refuse an order once they have seen a newer one, and [InTime] one that comes when its time is over.
+//   - A [Command] that outlives the monitor that began it, or is not held to its limit by one that is frozen, may restart the
+//     worker when the attempt counts as unknown already.
+//   - An alert may come twice when a monitor dies, or loses the store, between sending it and writing that down.
 //   - The servers' clocks must agree: ages shift by as much as they differ when the stream's leader changes.
 //   - Audit events are written beside the decisions; a monitor that is killed may take the last ones with it. The case itself
 //     never depends on them.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
 )
 
 // Too many workers look broken at once: nothing is restarted, and a page says that the fault is likely elsewhere.
@@ -101,6 +102,9 @@ func TestPauseAndMaintenance(t *testing.T) {
 	}
 	set(Paused, 0)
 	m.until(t, func() bool { return len(a.of(AlertConfirmed)) > 0 })
+	if x := a.of(AlertConfirmed)[0]; !strings.Contains(x.Text, "nothing restarts it, paused by test: a trial") {
+		t.Errorf("whoever reads it takes the worker for looked after: %s", x.Text)
+	}
 	b.outlast(t, p.Persistence)
 	for range 5 {
 		m.look(t)
@@ -181,6 +185,83 @@ type panics struct{}
 func (panics) Name() string                        { return "panics" }
 func (panics) Notify(context.Context, Alert) error { panic("no") }
 
+// A worker that says error again after its restart has not recovered: the incident goes on, and a person hears of it.
+func TestErrorOutlivesTheRestart(t *testing.T) {
+	t.Parallel()
+	b, p := newBed(t), fast()
+	p.ErrorAfter, p.EscalateAfter, p.Breaker = 2*time.Second, time.Second, 1
+	a, j := &alerts{}, &journal{}
+	j.do = func(Order) Result {
+		b.say(t, Record{Worker: "w", State: Failed})
+		return Result{Done, ""}
+	}
+	b.say(t, Record{Worker: "w", State: Failed})
+	m := b.still(t, config(p, j, a))
+	m.until(t, func() bool { return len(j.list()) == 1 })
+	m.until(t, func() bool { return len(a.of(AlertUnrecovered)) > 0 })
+	if c := b.caseOf(t, "w"); c.State != CaseOpen || len(a.of(AlertRecovered)) > 0 {
+		t.Fatalf("the incident is %s: %s", c.State, c.How)
+	}
+	b.say(t, Record{Worker: "w", State: Idle})
+	m.until(t, func() bool { return b.caseOf(t, "w").State == CaseRecovered })
+}
+
+// Who was told that a worker is being restarted is told that it was not; nobody else is.
+func TestCancelledIsTold(t *testing.T) {
+	p, now := DefaultPolicy(), time.Now()
+	v := &View{Worker: "w", Now: now, Record: recordAt(Processing, time.Second, now), Case: &Fact[Case]{Value: Case{
+		ID: "i", State: CaseOpen, Verdict: Hung, Attempts: []Attempt{{ID: "i-1", Outcome: Cancelled, Finished: now, Detail: "it recovered"}},
+	}}}
+	if got := p.Due(v); len(got) > 0 {
+		t.Errorf("nobody was told of it, and now: %+v", got)
+	}
+	v.alerts = map[string]kvlocation.SharedEntry{AlertRestarting + "-i-1": {}}
+	if got := p.Due(v); len(got) != 1 || got[0].Kind != AlertCancelled || !strings.Contains(got[0].Text, "not restarted after all: it recovered") {
+		t.Errorf("it was told, and now: %+v", got)
+	}
+}
+
+// The longest retention that is allowed is one that the store takes.
+func TestLongestRetention(t *testing.T) {
+	p := DefaultPolicy()
+	p.Retention = kvlocation.MaxSharedTTL
+	if err := p.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if s := p.writeCase(&View{Worker: "w"}, &Case{}, ""); s.change.ttl > kvlocation.MaxSharedTTL {
+		t.Errorf("a case is written for %v", s.change.ttl)
+	}
+}
+
+// The time that a collection takes is not the command's loss: it has all of its limit, however long its logs were waited for.
+func TestSlowCollectionShortensNoCommand(t *testing.T) {
+	t.Parallel()
+	b, p := newBed(t), fast()
+	p.CommandLimit, p.LaunchWindow = time.Second, 2*time.Second
+	p.CollectLimit = p.until() + settleTime - 500*time.Millisecond
+	p.LockTTL = p.CollectLimit + 2*p.LaunchWindow + p.CommandLimit
+	left := make(chan time.Duration, 10)
+	cfg := config(p, RestartFunc(func(ctx context.Context, o Order) Result {
+		end, _ := ctx.Deadline()
+		left <- time.Until(end)
+		return Result{Done, ""}
+	}), &alerts{})
+	cfg.Targets[0].Collector = CollectFunc(func(ctx context.Context, _ string) (string, error) {
+		<-ctx.Done()
+		return "", ctx.Err()
+	})
+	b.say(t, Record{Worker: "w", State: Processing})
+	b.monitor(t, cfg)
+	select {
+	case d := <-left:
+		if d < p.CommandLimit*7/10 {
+			t.Errorf("the command is given %v, its limit is %v", d, p.CommandLimit)
+		}
+	case <-time.After(2 * time.Minute):
+		t.Fatal("no restart")
+	}
+}
+
 func TestNotifiers(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -194,6 +275,9 @@ func TestNotifiers(t *testing.T) {
 		if err := (Webhook{URL: url}).Validate(); (err == nil) != ok {
 			t.Errorf("%q: %v", url, err)
 		}
+	}
+	if one, other := (Webhook{URL: "https://chat.example/a"}), (Webhook{URL: "https://chat.example/b"}); one.Name() == other.Name() || len(one.Name()) > 64 {
+		t.Errorf("two channels of one host have the names %q and %q", one.Name(), other.Name())
 	}
 	nc := connect(t, fabrictest.StartServer(t).URL())
 	sub, err := nc.SubscribeSync("alerts")

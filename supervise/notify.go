@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"net/http"
 	"net/url"
@@ -66,13 +67,15 @@ type Webhook struct {
 	Client *http.Client
 }
 
-// Name is "webhook <host>".
+// Name is "webhook <host> <hash of the URL>": one host takes the hooks of several channels, and a URL may be a secret.
 func (w Webhook) Name() string {
-	u, err := url.Parse(w.URL)
-	if err != nil {
-		return "webhook"
+	host := ""
+	if u, err := url.Parse(w.URL); err == nil {
+		host = u.Host
 	}
-	return clip("webhook "+u.Host, 64)
+	h := fnv.New32a()
+	h.Write([]byte(w.URL)) //nolint:errcheck // it never fails
+	return fmt.Sprintf("%s %08x", clip("webhook "+host, 55), h.Sum32())
 }
 
 // Validate returns an error unless URL is an http or https one.

@@ -72,7 +72,8 @@ const maxOrderTime = 10 * time.Minute
 
 // ServeOrders takes the orders that Request sends to a subject and gives them to r, until stop is called, which waits for
 // those under way. Orders for the same worker run one at a time, and one with a token lower than the highest seen is refused
-// (Broken): it comes from a monitor that was frozen between its decision and its command.
+// (Broken): it comes from a monitor that was frozen between its decision and its command. That an order comes late while no
+// newer one has come is seen by r alone: give it InTime.
 func ServeOrders(nc *nats.Conn, subject string, r Restarter) (stop func(), err error) {
 	s := &orderServer{restarter: r, guards: map[string]*fence.Guard{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"natsfabric/fence"
+	"natsfabric/kvlocation"
 )
 
 // Order is one restart that is to be run.
@@ -47,6 +48,27 @@ type RestartFunc func(ctx context.Context, o Order) Result
 // Restart calls f.
 func (f RestartFunc) Restart(ctx context.Context, o Order) Result { return f(ctx, o) }
 
+// InTime asks the store's clock before it restarts: an order whose NotAfter is over, or that comes while the store does not
+// tell the time, is Broken and not given on. It is for orders that come over a network. One that waits in the socket of a
+// program that is frozen, with its whole machine perhaps, would else be run when both are thawed: no newer token has come to
+// tell that it is an old one, and the worker is well again.
+type InTime struct {
+	Keys      *kvlocation.Shared
+	Restarter Restarter
+}
+
+// Restart restarts by Restarter if the order is in time.
+func (r InTime) Restart(ctx context.Context, o Order) Result {
+	now, bound, err := r.Keys.Now(ctx)
+	switch {
+	case err != nil:
+		return Result{Broken, clip("refused: nobody tells whether the order comes in time: "+err.Error(), maxDetail)}
+	case now.Add(bound).After(o.NotAfter):
+		return Result{Broken, fmt.Sprintf("refused: it had to begin by %s, and it is %s", stamp(o.NotAfter), stamp(now))}
+	}
+	return r.Restarter.Restart(ctx, o)
+}
+
 // maxOutput is how much of what a command writes is kept: the end.
 const maxOutput = 8 << 10
 
@@ -55,12 +77,15 @@ const maxOutput = 8 << 10
 // program gets what it needs to close the window itself, in FABRIC_TOKEN and FABRIC_NOT_AFTER (Unix time in milliseconds, on the
 // store's clock), beside FABRIC_WORKER, FABRIC_VERDICT, FABRIC_INCIDENT and FABRIC_ATTEMPT.
 type Command struct {
-	// Args is the program and its arguments. "{worker}" in an argument becomes the worker's ID; no shell reads it.
+	// Args is the program and its arguments. "{worker}" in an argument becomes the worker's ID; no shell reads it, unless one
+	// is named here or at the other end of an ssh: then take FABRIC_WORKER, for whoever may write a worker's record chooses
+	// the ID. For one that begins with a hyphen nothing is run.
 	Args []string
 	// Env is added to the monitor's own environment, as NAME=value.
 	Env []string
 	// UnknownExits are the exit codes that don't tell whether the worker was restarted. Default 255, ssh's own for a
-	// connection that broke. Every other code but 0 is a failure that restarted nothing.
+	// connection that broke. Every other code but 0 is taken for a failure that has not touched the worker, and is tried again
+	// at the next check: a program that can fail after it has touched it must end with one of these.
 	UnknownExits []int
 }
 
@@ -70,7 +95,7 @@ func (c Command) Restart(ctx context.Context, o Order) Result {
 	env := append(slices.Clone(c.Env),
 		"FABRIC_WORKER="+o.Worker, "FABRIC_VERDICT="+string(o.Verdict), "FABRIC_INCIDENT="+o.Incident, "FABRIC_ATTEMPT="+o.Attempt,
 		"FABRIC_TOKEN="+o.Token.String(), fmt.Sprintf("FABRIC_NOT_AFTER=%d", o.NotAfter.UnixMilli()))
-	out, started, err := runProgram(ctx, substitute(c.Args, o.Worker), env)
+	out, started, err := runFor(ctx, o.Worker, c.Args, env)
 	unknown := c.UnknownExits
 	if unknown == nil {
 		unknown = []int{255}
@@ -88,6 +113,15 @@ func (c Command) Restart(ctx context.Context, o Order) Result {
 		return Result{Broken, clip(fmt.Sprintf("%v%s", err, last), maxDetail)}
 	}
 	return Result{Unknown, clip(fmt.Sprintf("%v%s", err, last), maxDetail)}
+}
+
+// runFor runs a program for a worker. ssh, for one, takes an ID that begins with a hyphen for an option, and there are options
+// that name a program to run.
+func runFor(ctx context.Context, worker string, args, env []string) (out string, started bool, err error) {
+	if strings.HasPrefix(worker, "-") {
+		return "", false, fmt.Errorf("nothing is run for worker %.80q: a program would take its ID for an option", worker)
+	}
+	return runProgram(ctx, substitute(args, worker), env)
 }
 
 // substitute puts the worker's ID into the arguments.

@@ -52,6 +52,18 @@ func TestCommandOutcomes(t *testing.T) {
 	}
 }
 
+// A worker whose ID a program would take for an option has nothing run for it.
+func TestWorkerNamedLikeAnOption(t *testing.T) {
+	t.Parallel()
+	const id = "-oProxyCommand=touch x"
+	if res := (Command{Args: []string{"/bin/echo", "{worker}"}}).Restart(testContext(t), Order{Worker: id}); res.Outcome != Broken || !strings.Contains(res.Detail, "option") {
+		t.Errorf("%+v", res)
+	}
+	if text, err := (CommandLogs{Args: []string{"/bin/echo", "{worker}"}}).Collect(testContext(t), id); err == nil {
+		t.Errorf("logs were collected: %q", text)
+	}
+}
+
 func TestCollectors(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -170,5 +182,27 @@ func TestOrdersOverNATS(t *testing.T) {
 	nc.Close()
 	if res := ask(9, readyIn); res.Outcome == Done {
 		t.Errorf("on a closed connection: %+v", res)
+	}
+}
+
+// An order that has waited, with the program that takes it frozen for instance, is not run when its time is over, although no
+// newer one has come; nor one whose lateness nobody can tell.
+func TestOrderThatComesLate(t *testing.T) {
+	t.Parallel()
+	b, j := newBed(t), &journal{}
+	r := InTime{Keys: b.sh, Restarter: j}
+	if res := r.Restart(testContext(t), Order{Worker: "w", NotAfter: b.now(t).Add(-time.Second)}); res.Outcome != Broken || !strings.Contains(res.Detail, "had to begin by") {
+		t.Errorf("an order whose time is over: %+v", res)
+	}
+	ended, cancel := context.WithCancel(testContext(t))
+	cancel()
+	if res := r.Restart(ended, Order{Worker: "w", NotAfter: b.now(t).Add(time.Hour)}); res.Outcome != Broken || !strings.Contains(res.Detail, "nobody tells") {
+		t.Errorf("an order of unknown age: %+v", res)
+	}
+	if got := j.list(); len(got) > 0 {
+		t.Fatalf("late orders were run: %+v", got)
+	}
+	if res := r.Restart(testContext(t), Order{Worker: "w", NotAfter: b.now(t).Add(time.Hour)}); res.Outcome != Done || len(j.list()) != 1 {
+		t.Errorf("an order in time: %+v", res)
 	}
 }

@@ -91,9 +91,8 @@ func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, 
 	}()
 	confirm := false
 	own := h.intent
-	// What this monitor has begun it settles, also when it is told to end meanwhile; nothing else is done then.
-	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.policy.until()+settleTime)
-	defer cancel()
+	settling, cancel := r.settling(ctx)
+	defer func() { cancel() }()
 	for range maxSteps {
 		op := ctx
 		if h.Attempt != "" {
@@ -132,6 +131,8 @@ func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, 
 			if s.Do == Intend {
 				h.Attempt, h.Late, h.Result = s.Attempt.ID, false, nil
 				h.until, h.intent = v.read.Add(r.policy.LaunchWindow), own
+				cancel()
+				settling, cancel = r.settling(ctx) // what the collection has taken is not the command's loss
 			} else if isOutcome(s.Event) {
 				*h = hand{}
 			}
@@ -141,6 +142,12 @@ func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, 
 		}
 	}
 	return nil
+}
+
+// settling returns the context of what follows an intent: what this monitor has begun it settles, also when it is told to end
+// meanwhile; nothing else is done then.
+func (r *runner) settling(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), r.policy.until()+settleTime)
 }
 
 // isOutcome reports whether an event is what an attempt came to.

@@ -90,7 +90,7 @@ func (p *Policy) next(v *View, f Finding) Step {
 		}
 		return p.clear(v, Step{Why: "it has no record, and nobody expects it"})
 	}
-	if v.Case != nil && v.Case.Value.State == CaseOpen && f.Fresh && f.Verdict != v.Case.Value.Verdict {
+	if v.Case != nil && v.Case.Value.State == CaseOpen && f.Fresh && f.Verdict != v.Case.Value.Verdict && !v.stillFailed() {
 		return p.end(v, CaseRecovered, f.Why())
 	}
 	if f.Verdict == Healthy {
@@ -170,7 +170,7 @@ func (p *Policy) end(v *View, state CaseState, how string) Step {
 // writeCase is the write of the worker's case.
 func (p *Policy) writeCase(v *View, c *Case, why string) Step {
 	s := Step{Do: Write, Why: why, Incident: c.ID}
-	s.change = change{value: encode(c), ttl: seconds(p.BreakerWindow + p.Retention)}
+	s.change = change{value: encode(c), ttl: min(seconds(p.BreakerWindow+p.Retention), kvlocation.MaxSharedTTL)}
 	if v.Case != nil {
 		s.change.at = v.Case.at
 		return s

@@ -83,6 +83,12 @@ func (v *View) planned() (why, of string) {
 	return "", ""
 }
 
+// stillFailed reports whether the incident is about an error, and the worker says that it has one, be it since a moment ago: it
+// was restarted, and is no better.
+func (v *View) stillFailed() bool {
+	return v.Case.Value.Verdict == Erroneous && v.Record.Value.State == Failed
+}
+
 // control returns the control that holds now, or nil.
 func (v *View) control() *Control {
 	if v.Control == nil {

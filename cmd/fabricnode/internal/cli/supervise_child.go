@@ -28,7 +28,8 @@ type childEvent struct {
 }
 
 // Run runs the worker as a child process and takes the orders of monitors to restart it, at the admin subject
-// restart.<worker>. An order that comes late, from a monitor that was frozen, is refused by its token.
+// restart.<worker>. An order that comes late, from a monitor that was frozen or because this program was, is refused by its
+// token or its time.
 func (c *superviseChildCmd) Run(a *app) error {
 	token, err := wire.EscapeID(c.Worker)
 	if err != nil {
@@ -43,11 +44,11 @@ func (c *superviseChildCmd) Run(a *app) error {
 	}
 	ctx, cancel := context.WithTimeout(a.sig.ctx, setupTimeout)
 	defer cancel()
-	nc, err := c.dial(ctx)
+	s, err := c.open(ctx, a.log)
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
+	defer s.close()
 	child := supervise.NewChild(c.Worker, func() *exec.Cmd {
 		cmd := exec.Command(words[0], words[1:]...)
 		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
@@ -58,8 +59,9 @@ func (c *superviseChildCmd) Run(a *app) error {
 		return withCode(ExitUsage, err)
 	}
 	subject := wire.Mesh(c.Mesh).Admin("restart." + token)
-	stop, err := supervise.ServeOrders(nc, subject, supervise.RestartFunc(func(ctx context.Context, o supervise.Order) supervise.Result {
-		res := child.Restart(ctx, o)
+	inTime := supervise.InTime{Keys: s.keys, Restarter: child}
+	stop, err := supervise.ServeOrders(s.nc, subject, supervise.RestartFunc(func(ctx context.Context, o supervise.Order) supervise.Result {
+		res := inTime.Restart(ctx, o)
 		a.log.Warn("an order to restart", zap.String("attempt", o.Attempt), zap.String("outcome", string(res.Outcome)), zap.String("detail", res.Detail))
 		return res
 	}))
@@ -67,7 +69,7 @@ func (c *superviseChildCmd) Run(a *app) error {
 		return startError(err)
 	}
 	defer stop()
-	if err := nc.FlushWithContext(ctx); err != nil {
+	if err := s.nc.FlushWithContext(ctx); err != nil {
 		return startError(err)
 	}
 	if err := a.print(childEvent{"running", c.Worker, subject, child.PID()}, func(w io.Writer) {
