@@ -216,8 +216,8 @@ func TestMoveManyTimes(t *testing.T) {
 	const senders, moves = 3, 60
 	ctx, cancel := context.WithCancel(t.Context())
 	type tally struct {
-		sent, refused int
-		err           error
+		sent int
+		err  error
 	}
 	done := make(chan tally, senders)
 	for i, n := range []*meshNode{w.a, w.b, w.c} {

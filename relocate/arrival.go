@@ -31,10 +31,9 @@ const (
 // arrival is the target's side of one move.
 type arrival struct {
 	*runner
-	rec  record
-	arr  *objects.Arrival
-	res  reservation
-	from string // the source's RID, as the subject says
+	rec record
+	arr *objects.Arrival
+	res reservation
 
 	cargo atomic.Pointer[kvlocation.RelayPart]
 	cut   atomic.Pointer[marker]

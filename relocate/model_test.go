@@ -80,11 +80,10 @@ const (
 
 // mail is one application message.
 type mail struct {
-	sent     bool
-	told     outcomeKind
-	ran      uint8
-	ended    bool // the process that had it died, or the object was released: it need not run any more
-	followed bool
+	sent  bool
+	told  outcomeKind
+	ran   uint8
+	ended bool // the process that had it died, or the object was released: it need not run any more
 }
 
 // queue is an ordered list of messages: number + 1, 0 ends it.

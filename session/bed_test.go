@@ -379,7 +379,6 @@ func (c *counter) Handle(ctx context.Context, req *objects.Request) (objects.Rep
 // link is a client that speaks frames, for tests of what a client library hides.
 type link struct {
 	t      testing.TB
-	name   string
 	frames chan got
 	send   func(data []byte) error
 	cut    func()

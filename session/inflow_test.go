@@ -19,7 +19,6 @@ import (
 type sink struct {
 	mu     sync.Mutex
 	frames []got
-	stuck  bool
 	err    error
 }
 

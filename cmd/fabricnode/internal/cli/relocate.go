@@ -41,7 +41,6 @@ func askAdmin[T any](ctx context.Context, nc *nats.Conn, subject, op, target str
 // adminJob is something that a node works on: asked for at any node, which passes it on, then followed at the one that works.
 type adminJob struct {
 	op, target string
-	verb       string
 	goesOn     string // what becomes of it without the command
 	look       string // how the operator finds out how it ended
 }
