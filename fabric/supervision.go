@@ -119,7 +119,8 @@ func (n *Node) done() (ended uint64, open int) {
 // markTime bounds what a marker may hold up.
 const markTime = 2 * time.Second
 
-// mark leaves the marker of a planned action. That it could not be left holds up nothing: it is logged.
+// mark leaves the marker of a planned action, unless somebody else's is there that holds for longer: an operator's maintenance
+// does not end because the node was shut down in it. That it could not be left holds up nothing: it is logged.
 func (n *Node) mark(ctx context.Context, action, reason string) {
 	s := n.cfg.Supervision
 	if s.Worker == "" || n.store == nil || n.lease == nil {
@@ -128,9 +129,14 @@ func (n *Node) mark(ctx context.Context, action, reason string) {
 	ctx, cancel := boundedBy(ctx, markTime)
 	defer cancel()
 	now, _, err := n.shared().Now(ctx)
+	until := now.Add(s.MarkerTime).UTC()
+	var there supervise.Marker
 	if err == nil {
+		there, _, err = supervise.MarkerOf(ctx, n.shared(), s.Worker)
+	}
+	if err == nil && (there.By == n.markedBy() || !there.Until.After(until)) {
 		err = supervise.PutMarker(ctx, n.shared(), supervise.Marker{
-			Worker: s.Worker, Action: action, By: n.markedBy(), Reason: reason, Until: now.Add(s.MarkerTime).UTC(),
+			Worker: s.Worker, Action: action, By: n.markedBy(), Reason: reason, Until: until,
 		})
 	}
 	if err != nil {

@@ -72,9 +72,13 @@ func planned(t *testing.T) {
 	if err := supervise.PutMarker(ctx, b.Store().Shared(kvlocation.BucketSupervise), upkeep); err != nil {
 		t.Fatal(err)
 	}
-	node("d", "y")
+	d := node("d", "y")
 	if m, ok := markerOf(t, b, "worker d"); !ok || m.By != "ann" {
 		t.Errorf("the marker of an operator became %+v, %t", m, ok)
+	}
+	stopNode(t, d)
+	if m, ok := markerOf(t, b, "worker d"); !ok || m.By != "ann" || !m.Until.Equal(upkeep.Until) {
+		t.Errorf("the node's end has put %+v, %t in place of the longer marker of an operator", m, ok)
 	}
 }
 
