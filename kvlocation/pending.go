@@ -90,6 +90,9 @@ func (p *Pending) barred(e Entry) bool {
 	return e.Revision > p.sd.expect && since <= p.sd.mark
 }
 
+// Expects is the revision that the write stands on: once the record has a later one the write can never be applied any more.
+func (p *Pending) Expects() uint64 { return p.sd.expect }
+
 // Resolve sends the same write again until it is known what became of it, or ctx ends (FO-7a). A nil error means
 // that it was applied. Errors are *outcome.Error: NotAccepted with ErrConflict in the chain says that it was lost
 // for ever; Unavailable with Unknown, with the same Pending as cause, that it is still not known. "Lost" is concluded

@@ -127,6 +127,20 @@ func (s *Service) Movable() []MoveItem {
 	return append(spots, actors...)
 }
 
+// Unsettled counts what Movable does not list though it may be here in a moment: objects that are being made or closed, and
+// units that are on their way here.
+func (s *Service) Unsettled() int {
+	s.moves.mu.Lock()
+	n := len(s.moves.arriving)
+	s.moves.mu.Unlock()
+	s.rt.each(func(o *object) {
+		if state := o.is(); state == objectCreating || state == objectClosing {
+			n++
+		}
+	})
+	return n
+}
+
 // SetPlacing says whether this node takes new objects: creations, takeovers and arrivals. While it does not, these are
 // refused with Unavailable and NotAccepted; what it owns goes on. It does when it starts.
 func (s *Service) SetPlacing(on bool) { s.closedToNew.Store(!on) }

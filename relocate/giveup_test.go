@@ -223,3 +223,25 @@ func TestStopWhileAccepting(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The write of *preparing* met another one, was made again by the store, and never arrives while the store can be read: that the
+// record is not what the move began with says nothing about the write that is under way.
+func TestPreparingMadeAgain(t *testing.T) {
+	t.Parallel()
+	b, n1, _, _, id := three(t)
+	e := b.entry(actorKey(id))
+	first := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Action: fabrictest.HoldAlone})
+	v := n1.begin(id, "n2")
+	first.Wait(t)
+	if _, err := b.store.SetWith(b.ctx(), e, e.Record.Owner, nil); err != nil {
+		t.Fatal(err)
+	}
+	lost := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Times: -1, Action: fabrictest.Drop})
+	first.Release()
+	fabrictest.Eventually(t, long, "the write was sent for more than one round", func() bool { return lost.Count() > 4 })
+	lost.Disarm()
+	if _, err := v.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	b.wantOwner(actorKey(id), "n2", true)
+}

@@ -45,8 +45,8 @@ type spotMove struct {
 }
 
 // Host moves every unit of this node, Config.Concurrency at a time, until none is left that can: Spots before the Actors that have joined
-// them, which follow to the same node. There is no leader, and nothing is tried a second time: what cannot move is kept, with the reason. The
-// node goes on serving what it has. Result.Outcome is Relocated when no object is left but the Entry Spot.
+// them, which follow to the same node; and what is being made, or on its way here, when it begins. There is no leader, and nothing is tried a
+// second time: what cannot move is kept, with the reason. The node goes on serving what it has. Result.Outcome is Relocated when no object is left but the Entry Spot.
 //
 // ctx bounds it: what has not begun then is kept, with DeadlineExceeded, or ShutdownRequested when the cause is ErrShutdown. A second Host
 // while one runs is Blocked with OperationInProgress. The error says that the mode is wrong.
@@ -65,13 +65,23 @@ func (s *Service) Host(ctx context.Context, mode Mode) (Result, error) {
 		return blocked(RuntimeNotReady, err.Error()), nil
 	}
 	for ctx.Err() == nil { // what was made meanwhile by callers with an old list is found in the next round
-		items := h.todo()
-		if len(items) == 0 {
+		unsettled := s.cfg.Objects.Unsettled() > 0 // asked before: what has come meanwhile is in the list
+		if items := h.todo(); len(items) > 0 {
+			h.round(ctx, items)
+		} else if unsettled && !h.halted() {
+			wait(ctx, againPause)
+		} else {
 			break
 		}
-		h.round(ctx, items)
 	}
 	return h.end(ctx), nil
+}
+
+// halted reports whether nothing more is begun.
+func (h *hosting) halted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.halt != nil
 }
 
 func blocked(r Reason, detail string) Result {
@@ -203,7 +213,7 @@ func (h *hosting) end(ctx context.Context) Result {
 		r    = h.res
 		here = map[kvlocation.ObjectKey]uint64{}
 		why  = map[Reason]int{}
-		left int // not tried
+		left = h.s.cfg.Objects.Unsettled() // and what was not tried
 	)
 	for _, i := range h.s.cfg.Objects.Movable() {
 		here[i.Key] = i.Generation
@@ -225,16 +235,16 @@ func (h *hosting) end(ctx context.Context) Result {
 			r.Reason = DeadlineExceeded
 		}
 		r.Detail = fmt.Sprintf("%d units have moved, %d stayed, when the time of the whole operation was over; %s", r.Moved, r.KeptCount+left, r.Reason.Text())
-	case r.KeptCount == 0:
+	case r.KeptCount+left == 0:
 		r.Outcome = Relocated
 	default:
-		r.Outcome = Blocked
+		r.Outcome, r.Reason = Blocked, RelocationFailed
 		for reason, n := range why {
 			if best := why[r.Reason]; n > best || n == best && reason < r.Reason {
 				r.Reason = reason
 			}
 		}
-		r.Detail = fmt.Sprintf("%d units have moved, %d stayed; %s", r.Moved, r.KeptCount, r.Reason.Text())
+		r.Detail = fmt.Sprintf("%d units have moved, %d stayed; %s", r.Moved, r.KeptCount+left, r.Reason.Text())
 	}
 	return r
 }

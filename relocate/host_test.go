@@ -97,6 +97,50 @@ func TestHost(t *testing.T) {
 	_ = n2
 }
 
+// What is being made when a Host begins goes too, and until then nothing is said to have left.
+func TestHostWaitsForCreations(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, 1)
+	n1, n2 := b.node("n1"), b.node("n2")
+	g := newGate(t)
+	b.ledger.set(func(h *hooks) {
+		h.factory = func(ctx context.Context, self *objects.Self) error {
+			if self.Moved() {
+				return nil
+			}
+			return g.hook(ctx, self)
+		}
+	})
+	made := make(chan error, 1)
+	go func() {
+		_, err := n2.objects.Actors().Create(b.ctx(), "counter", "late", nil, objects.AtNode("n1"))
+		made <- err
+	}()
+	g.wait(t)
+	n1.objects.SetPlacing(false)
+	hosted := make(chan relocate.Result, 1)
+	go func() {
+		res, err := n1.moves.Host(b.ctx(), relocate.Mode{Kind: relocate.Maintenance})
+		if err != nil {
+			t.Error(err)
+		}
+		hosted <- res
+	}()
+	select {
+	case res := <-hosted:
+		t.Fatalf("it does not wait for what is being made: %+v", res)
+	case <-time.After(500 * time.Millisecond):
+	}
+	g.release()
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	if res := <-hosted; res.Outcome != relocate.Relocated || res.Moved != 1 {
+		t.Fatalf("%+v", res)
+	}
+	b.wantOwner(actorKey("late"), "n2", true)
+}
+
 // blocked runs a Host that has to end Blocked with one reason, for all that it keeps.
 func (n *node) blocked(ctx context.Context, reason relocate.Reason, words ...string) relocate.Result {
 	n.b.t.Helper()

@@ -96,7 +96,7 @@ func (r *record) moved() (kvlocation.Entry, bool) {
 	ctx, cancel := context.WithTimeout(r.s.ctx, readAttempt)
 	defer cancel()
 	e, err := r.s.cfg.Store.Read(ctx, r.key)
-	return e, err == nil && e.Revision != r.at.Revision
+	return e, err == nil && e.Revision != r.pending.Expects() // which may be later than r.at: the store has tried again by itself
 }
 
 // found is the event of a record that says by itself what has to follow.
