@@ -263,20 +263,25 @@ func (s *Service) serveEnd(ctx context.Context, key kvlocation.ObjectKey, data [
 		return nil, outcome.New("", outcome.InvalidOperation, outcome.NotAccepted, key.String(), "an Entry Spot lives as long as its node")
 	}
 	s.refuseJoins(o, true)
-	for {
-		err = s.endNow(ctx, o, req.Generation, CloseAsked)
-		if !errors.Is(err, errBusy) {
-			break
-		}
-		w, _ := wideOf(o) // a member, whose Spot had no time for it
-		if !s.awaitGap(ctx, s.rt.spotHere(w.spot)) {
-			break
-		}
-	}
+	err = s.endInGap(ctx, o, req.Generation, CloseAsked)
 	if err != nil {
 		s.refuseJoins(o, false) // it did not run; if it still does, no join runs meanwhile, being a turn too
 	}
 	return struct{}{}, err
+}
+
+// endInGap is endNow that waits, within ctx, until a member's SpotWide Spot has time for it.
+func (s *Service) endInGap(ctx context.Context, o *object, generation uint64, why CloseReason) error {
+	for {
+		err := s.endNow(ctx, o, generation, why)
+		if !errors.Is(err, errBusy) {
+			return err
+		}
+		w, _ := wideOf(o)
+		if !s.awaitGap(ctx, s.rt.spotHere(w.spot)) {
+			return err
+		}
+	}
 }
 
 // endNow closes an object, in the order of its mailbox.

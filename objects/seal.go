@@ -236,11 +236,24 @@ func (o *object) beginSeal(u *unitSeal) (*seal, error) {
 	case o.state != objectOpen || o.closing.Load() != nil && !u.ends:
 		return nil, errMovingNow(o)
 	}
-	sd.seal = &seal{unit: u, rested: make(chan struct{}), over: make(chan struct{})}
+	sd.seal = &seal{unit: u, rested: make(chan struct{}), over: make(chan struct{}), serving: o.dueLocked(u)}
 	u.more(sd.seal)
 	o.state = objectSealed
 	o.restLocked()
 	return sd.seal, nil
+}
+
+// dueLocked returns how many of the mailbox run in spite of a seal that begins: up to the last request that was accepted
+// before, and whose sender is a turn of the unit. That turn would not end otherwise.
+func (o *object) dueLocked(u *unitSeal) (due int) {
+	place := 0
+	for e := o.box.head; e != nil && e.word.Load()&envAccepted != 0; e = e.next {
+		place++
+		if e.kind == mailMessage && !e.oneWay && e.chain != nil && u.waits(e.chain) {
+			due = place
+		}
+	}
+	return due
 }
 
 // restLocked tells whoever sealed the object that it rests, if it does.

@@ -192,34 +192,43 @@ func withGrace(ctx context.Context) context.Context {
 	return out
 }
 
-// closeAsked closes the objects whose type says so.
+// closeAsked closes the objects whose type says so: first those that speak for themselves, for a SpotWide Spot ends its members,
+// then the members that are left. The error says how many it could not close, and why one of them.
 func (s *Service) closeAsked(ctx context.Context) error {
+	var failed atomic.Int64
+	var first atomic.Pointer[error]
+	for _, members := range []bool{false, true} {
+		s.closeEach(ctx, members, func(o *object, err error) {
+			failed.Add(1)
+			first.CompareAndSwap(nil, &err)
+			s.log.Debug("an object was not closed at shutdown", zap.String("object", o.target()), zap.Error(err))
+		})
+	}
+	if n := failed.Load(); n > 0 {
+		return fmt.Errorf("%d objects were not closed: their records stay: one of them: %w", n, *first.Load())
+	}
+	return nil
+}
+
+// closeEach closes the members of SpotWide Spots, or all others.
+func (s *Service) closeEach(ctx context.Context, members bool, failed func(*object, error)) {
 	const concurrency = 64
-	var (
-		wg     sync.WaitGroup
-		failed atomic.Int64
-		next   = make(chan *object)
-	)
+	var wg sync.WaitGroup
+	next := make(chan *object)
 	for range concurrency {
 		wg.Go(func() {
 			for o := range next {
-				err := s.endNow(ctx, o, o.generation.Load(), CloseShutdown)
-				if err != nil {
-					failed.Add(1)
-					s.log.Debug("an object was not closed at shutdown", zap.String("object", o.target()), zap.Error(err))
+				if err := s.endInGap(ctx, o, o.generation.Load(), CloseShutdown); err != nil {
+					failed(o, renamed(err, "close", o.key()))
 				}
 			}
 		})
 	}
 	s.rt.each(func(o *object) {
-		if o.reg.CloseOnShutdown && !isEntry(o.key()) && !o.isCreating() {
+		if o.reg.CloseOnShutdown && !isEntry(o.key()) && !o.isCreating() && s.isSpotWideMember(o) == members {
 			next <- o
 		}
 	})
 	close(next)
 	wg.Wait()
-	if n := failed.Load(); n > 0 {
-		return fmt.Errorf("%d objects were not closed: their records stay", n)
-	}
-	return nil
 }

@@ -281,3 +281,38 @@ func TestSpotWideBusyMember(t *testing.T) {
 		return err == nil && w.c.Actors().Leave(w.ctx(), u, one) == nil
 	})
 }
+
+// An orderly end closes SpotWide Spots with their members, each once.
+func TestSpotWideShutdown(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	made := func(context.Context, *Self, []byte) (Object, error) { return handle(echo), nil }
+	a := m.node("a", types(
+		Type{Name: "player", Class: kvlocation.ClassActor, CloseOnShutdown: true, New: made},
+		Type{Name: "game", Class: kvlocation.ClassUserSpot, Members: SpotWide, CloseOnShutdown: true, New: made},
+	))
+	c := m.client()
+	const games, players = 5, 5
+	for g := range games {
+		game := must[SpotRef](t)(c.Spots().Create(m.ctx(), "game", fmt.Sprintf("g%d", g), nil))
+		for p := range players {
+			player := must[ActorRef](t)(c.Actors().Create(m.ctx(), "player", fmt.Sprintf("p%d-%d", g, p), nil))
+			if err := c.Actors().Join(m.ctx(), player, game); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := a.Service.Close(m.ctx()); err != nil {
+		t.Error(err)
+	}
+	for g := range games {
+		if p := m.entry(c, kvlocation.KindSpot, fmt.Sprintf("g%d", g)).Phase(); p != kvlocation.PhaseMissing {
+			t.Errorf("game %d is %s", g, p)
+		}
+		for p := range players {
+			if _, err := c.Actors().Find(m.ctx(), fmt.Sprintf("p%d-%d", g, p)); !errors.Is(err, outcome.NotFound) {
+				t.Errorf("player %d of game %d: %v", p, g, err)
+			}
+		}
+	}
+}

@@ -331,6 +331,45 @@ func TestSpotWideMoveBusy(t *testing.T) {
 	}
 }
 
+// A member's turn that waits for the Spot when the unit is sealed ends, also when the Spot has accepted its request before, and
+// nothing else of the unit comes.
+func TestSpotWideMoveWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := newRoomBed(t)
+	running, release := make(chan struct{}), make(chan struct{})
+	w.onTurn = func(ctx context.Context, req *Request) (reply Reply, err error, done bool) {
+		switch string(req.Data()) {
+		case "hold":
+			close(running)
+			<-release
+		case "tell":
+			_, err = req.Self().Spots().Request(ctx, "g", []byte("told"))
+		}
+		return Reply{}, err, true
+	}
+	w.join(w.player("p", "a"))
+	ended := make(chan error, 3)
+	go func() {
+		_, err := w.c.Spots().Request(w.ctx(), "g", []byte("hold"))
+		ended <- err
+	}()
+	<-running
+	go func() {
+		_, err := w.c.Actors().Request(w.ctx(), "p", []byte("tell"))
+		ended <- err
+	}()
+	game := w.a.rt.spotHere(w.game)
+	fabrictest.Eventually(t, long, "the game has accepted it", func() bool { n, _ := game.waiting(); return n == 1 })
+	go func() { ended <- w.move(w.ctxFor(20*time.Second), w.a, w.b, spotKey(w.game)) }()
+	fabrictest.Eventually(t, long, "the game is sealed", func() bool { return game.is() == objectSealed })
+	close(release)
+	for range cap(ended) {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // seat makes a player that is a member of the game, as its creation and its join do, without a message.
 func (w *roomBed) seat(n *meshNode, id string) error {
 	ctx, owner := w.t.Context(), n.owner()
