@@ -25,6 +25,7 @@ func (c *session) bind(op *request, refText string) {
 		c.fail(op.id, err)
 		return
 	}
+	epoch := c.s.router.Epoch() // before the Actor is asked: what is lost behind it is lost behind the answer too
 	a, err := c.s.atActor(ctx, t, verbBind, turnRequest{
 		Token: t.token, Session: &t.c.ref, Subject: c.who.Subject, Data: c.who.Data,
 	})
@@ -39,7 +40,6 @@ func (c *session) bind(op *request, refText string) {
 		}
 		return
 	}
-	epoch := c.s.router.Epoch()
 	c.mu.Lock()
 	if t.state != tieOpening { // the session has ended meanwhile, or the Actor the binding
 		ended := c.ended != nil

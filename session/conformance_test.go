@@ -99,7 +99,8 @@ func planMove(t *testing.T) {
 // repeatedUpdate: the notice of the move is lost again and again; the target repeats it until it is answered.
 func repeatedUpdate(t *testing.T) {
 	b := newBed(t)
-	n1, n2, n3 := b.node("n1"), b.node("n2"), b.node("n3")
+	// So long a heartbeat that the session's node does not find out by itself, by a comparison.
+	n1, n2, n3 := b.node("n1", heartbeat(10*time.Minute)), b.node("n2"), b.node("n3")
 	ref := n2.actor("alice")
 	l := n1.dial("ann")
 	bound := l.bind(ref.String())
@@ -369,9 +370,10 @@ func nothingRestored(t *testing.T) {
 		if n.session(l.hello.Session) != nil || len(n.List(10)) != 0 {
 			t.Fatalf("node %s has a session", n.rid)
 		}
-		var over []string
-		if err := n2.ask(b.ctx(), n.here, verbCompare, "", []heldBinding{{l.hello.Session, bound.Token}}, &over); err != nil || len(over) != 1 {
-			t.Fatal(over, err)
+		var said compared
+		held := comparison{RID: "n2", Lifecycle: n2.here.lifecycle, Held: []heldBinding{{l.hello.Session, bound.Token}}}
+		if err := n2.ask(b.ctx(), n.here, verbCompare, "", held, &said); err != nil || len(said.Over) != 1 {
+			t.Fatal(said, err)
 		}
 		nl := n.dial("ann")
 		wantErr(t, nl.call(frame.Request, bound.Token, "add"), outcome.InvalidOperation, outcome.NotAccepted)

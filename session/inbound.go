@@ -22,7 +22,7 @@ const (
 	verbConfirm = "confirm" // a turn of the Actor: is it bound by this token?
 	verbPush    = "push"    // to the session's node: <verb>.<session ID>; the payload is a batch of pushes
 	verbTold    = "told"    // to the session's node: notices of moves and ends
-	verbCompare = "compare" // to the session's node: which of these bindings are over?
+	verbCompare = "compare" // to a node with which this one shares bindings: which of them are over?
 )
 
 // turnRequest is what bind, unbind and confirm say.
@@ -81,10 +81,25 @@ const (
 	noticeEnded noticeKind = "ended"
 )
 
-// held names one binding in a comparison.
+// comparison is what a node says of the bindings that it shares with another.
+type comparison struct {
+	RID       string `json:"rid"` // of the node that asks
+	Lifecycle uint64 `json:"lifecycle"`
+	// Held are bindings of Actors at the node that asks, Ties the tokens of bindings of sessions that it owns.
+	Held []heldBinding `json:"held,omitempty"`
+	Ties []string      `json:"ties,omitempty"`
+}
+
 type heldBinding struct {
 	Session string `json:"session"`
 	Token   string `json:"token"`
+}
+
+// compared is the answer: the tokens of bindings in Held that are over, or were never made, and those in Ties that no Actor
+// at the node that answers has.
+type compared struct {
+	Over    []string `json:"over,omitempty"`
+	Missing []string `json:"missing,omitempty"`
 }
 
 // handle takes one message. It runs on the subscription's goroutine and does not block.
@@ -163,11 +178,11 @@ func (s *Service) serve(ctx context.Context, verb, rest string, data []byte) ([]
 		}
 		answer = s.takeNotices(ns)
 	case verbCompare:
-		var bs []heldBinding
-		if err := unmarshal(data, &bs); err != nil {
+		var c comparison
+		if err := unmarshal(data, &c); err != nil {
 			return nil, err
 		}
-		answer = s.compare(bs)
+		answer = s.compare(&c)
 	default:
 		id, err := wire.UnescapeID(rest)
 		if err != nil {
@@ -243,15 +258,15 @@ func (s *Service) takeNotices(ns []notice) []status {
 	return out
 }
 
-// compare returns the tokens of the bindings that are over, or were never made.
-func (s *Service) compare(bs []heldBinding) []string {
-	over := []string{}
-	for _, b := range bs {
+// compare answers a comparison.
+func (s *Service) compare(c *comparison) (out compared) {
+	for _, b := range c.Held {
 		if s.tieOf(b.Session, b.Token) == nil {
-			over = append(over, b.Token)
+			out.Over = append(out.Over, b.Token)
 		}
 	}
-	return over
+	out.Missing = s.bound.missing(run{c.RID, c.Lifecycle}, c.Ties)
+	return out
 }
 
 // A batch of pushes is the token's length and the token, the owner generation, and for each push its number, its length

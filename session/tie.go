@@ -220,6 +220,16 @@ func (t *tie) confirm(ctx context.Context) error {
 	if confirmed {
 		return nil
 	}
+	return t.ask(ctx)
+}
+
+// ask asks the Actor's owner for the token. A binding that is not there is over.
+func (t *tie) ask(ctx context.Context) error {
+	c := t.c
+	epoch := c.s.router.Epoch()
+	if epoch == 0 {
+		return errCutOff
+	}
 	c.s.stats.confirms.Add(1)
 	a, err := c.s.atActor(ctx, t, verbConfirm, turnRequest{Token: t.token})
 	switch {

@@ -8,12 +8,12 @@ import (
 	"natsfabric/objects"
 )
 
-// compareMost is how many bindings one comparison names.
+// compareMost is how many bindings of either side one comparison names.
 const compareMost = 512
 
-// watch looks after the other side of every binding: it compares what the Actors here are bound to with what the nodes of
-// those sessions know, some bindings at a time, and finds out about nodes that are gone. One message to each such node in
-// half a heartbeat is what that costs.
+// watch looks after the other side of every binding: it compares what the Actors and sessions here are bound to with what the
+// nodes of the others know, some bindings at a time, and finds out about nodes that are gone. One message to each such
+// node in half a heartbeat is what that costs.
 func (s *Service) watch() {
 	tick := time.NewTicker(max(s.cfg.Heartbeat/2, 10*time.Millisecond))
 	defer tick.Stop()
@@ -53,13 +53,17 @@ func (s *Service) partners() map[run][]*tie {
 func (s *Service) check(at run, ties []*tie) {
 	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
 	defer cancel()
-	some := s.bound.of(at, compareMost)
-	held := make([]heldBinding, len(some))
-	for i, b := range some {
-		held[i] = heldBinding{Session: b.session.ID, Token: b.token}
+	c := comparison{RID: s.here.rid, Lifecycle: s.here.lifecycle}
+	for _, b := range s.bound.of(at, compareMost) {
+		c.Held = append(c.Held, heldBinding{Session: b.session.ID, Token: b.token})
 	}
-	var over []string
-	if err := s.ask(ctx, at, verbCompare, "", held, &over); err != nil {
+	named := make(map[string]*tie)
+	for _, t := range ties[:min(len(ties), compareMost)] { // in an order that differs from time to time
+		c.Ties = append(c.Ties, t.token)
+		named[t.token] = t
+	}
+	var said compared
+	if err := s.ask(ctx, at, verbCompare, "", c, &said); err != nil {
 		gctx, gcancel := context.WithTimeout(s.ctx, askTimeout)
 		defer gcancel()
 		if s.isGone(gctx, at) {
@@ -67,11 +71,40 @@ func (s *Service) check(at run, ties []*tie) {
 		}
 		return
 	}
-	for _, token := range over {
+	for _, token := range said.Over {
 		if b := s.bound.get(token); b != nil {
 			s.endBinding(b, ReasonDisconnected, "")
 		}
 	}
+	var missing []*tie
+	for _, token := range said.Missing {
+		if t := named[token]; t != nil {
+			missing = append(missing, t)
+		}
+	}
+	// The Actor has moved; or it has let the session go while this node was taken for gone, and nobody could be told.
+	s.eachTie(missing, func(ctx context.Context, t *tie) { _ = t.ask(ctx) }) // what it finds out is told to the client
+}
+
+// eachTie calls f for ties, for some at the same time.
+func (s *Service) eachTie(ties []*tie, f func(ctx context.Context, t *tie)) {
+	const concurrency = 64
+	var wg sync.WaitGroup
+	next := make(chan *tie)
+	for range min(concurrency, len(ties)) {
+		wg.Go(func() {
+			for t := range next {
+				ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
+				f(ctx, t)
+				cancel()
+			}
+		})
+	}
+	for _, t := range ties {
+		next <- t
+	}
+	close(next)
+	wg.Wait()
 }
 
 // isGone reports whether a process run has no lease any more: what it knew of sessions is over (FO-6d). While the store
@@ -89,23 +122,7 @@ func (s *Service) nodeGone(at run, ties []*tie) {
 	for _, b := range s.bound.of(at, 0) {
 		s.endBinding(b, ReasonNodeGone, "")
 	}
-	const concurrency = 64
-	var wg sync.WaitGroup
-	next := make(chan *tie)
-	for range min(concurrency, len(ties)) {
-		wg.Go(func() {
-			for t := range next {
-				ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
-				_ = t.lookUp(ctx, objects.Place{}) // what it finds out is told to the client
-				cancel()
-			}
-		})
-	}
-	for _, t := range ties {
-		next <- t
-	}
-	close(next)
-	wg.Wait()
+	s.eachTie(ties, func(ctx context.Context, t *tie) { _ = t.lookUp(ctx, objects.Place{}) }) // what it finds out is told to the client
 }
 
 // leaveBindings ends the bindings of the Actors here, because the node stops.
@@ -127,4 +144,16 @@ func (x *boundIndex) get(token string) *Binding {
 		}
 	}
 	return nil
+}
+
+// missing returns those of some tokens that no Actor here is bound by to a session of a process run.
+func (x *boundIndex) missing(at run, tokens []string) (out []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, token := range tokens {
+		if x.by[at][token] == nil {
+			out = append(out, token)
+		}
+	}
+	return out
 }

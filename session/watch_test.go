@@ -1,0 +1,31 @@
+package session
+
+import (
+	"testing"
+	"time"
+
+	"natsfabric/fabrictest"
+	"natsfabric/session/internal/frame"
+)
+
+// A session's node that was taken for gone, and was not: the Actors have let its sessions go and could tell nobody. It finds out, and
+// the client is told, though that asks for nothing.
+func TestTakenForGone(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	n1, n2 := b.node("n1", heartbeat(500*time.Millisecond)), b.node("n2")
+	alice, bob := n2.actor("alice"), n2.actor("bob")
+	l := n1.dial("ann")
+	bound := l.bind(alice.String())
+	n2.nodeGone(n1.here, nil)
+	if g := l.want(frame.Ended); g.Token != bound.Token || g.Why != string(ReasonLost) {
+		t.Fatalf("got %v, want the end of the binding to alice", g)
+	}
+	bound = l.bind(bob.String())
+	before := n1.stats.confirms.Load()
+	compared := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.node.n2.*.ses.compare", Nth: 3})
+	compared.Wait(t)
+	if g := l.call(frame.Request, bound.Token, "add"); g.Type != frame.OK || n1.stats.confirms.Load() != before {
+		t.Fatalf("a binding that is there was asked for %d times: %v", n1.stats.confirms.Load()-before, g)
+	}
+}
