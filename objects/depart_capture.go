@@ -16,7 +16,8 @@ type work struct {
 }
 
 // Capture returns what the unit takes along. It runs the Mover's Capture in a turn of the object. An error leaves the
-// move to Abort: the capture's own, ErrStateTooLarge, that of ctx when the capture did not return.
+// move to Abort: the capture's own, ErrStateTooLarge, ErrMoving when an end that was asked for is still to come, that of ctx
+// when the capture did not return.
 func (d *Departure) Capture(ctx context.Context) (*Cargo, error) {
 	d.step.Lock()
 	defer d.step.Unlock()
@@ -38,6 +39,9 @@ func (d *Departure) Capture(ctx context.Context) (*Cargo, error) {
 // capture fills in what one object takes along.
 func (d *Departure) capture(ctx context.Context, p *departing, c *cargoObject) error {
 	s, o := d.s, p.o
+	if s.rt.clock.closes(o) {
+		return errMovingNow(o)
+	}
 	if !o.borrow() {
 		return whyClosed.refusal("move", o.target(), false)
 	}

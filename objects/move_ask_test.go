@@ -65,3 +65,22 @@ func TestMoveEndsItself(t *testing.T) {
 		return o.isClosed() && w.entry(w.a, key.Kind, key.ID).Phase() == kvlocation.PhaseMissing
 	})
 }
+
+// TestMoveEndToCome: an object whose end has failed and is tried again does not leave before.
+func TestMoveEndToCome(t *testing.T) {
+	w := newMoveBed(t)
+	key := w.actor("one")
+	m := w.move(w.a, w.b, key).prepare()
+	o := w.a.rt.find(key.Kind, key.ID)
+	o.rt.clock.closeAgain(o, CloseAsked)
+	if err := m.d.Seal(w.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.d.Capture(w.ctx()); !errors.Is(err, ErrMoving) {
+		t.Fatalf("it was captured: %v", err)
+	}
+	m.abort()
+	fabrictest.Eventually(t, long, "the object ends", func() bool {
+		return o.isClosed() && w.entry(w.a, key.Kind, key.ID).Phase() == kvlocation.PhaseMissing
+	})
+}

@@ -36,6 +36,13 @@ func (c *clock) capture(o *object, due map[*timer]bool) []cargoTimer {
 	return list
 }
 
+// closes reports whether the object's end was asked for, has failed, and is due again: it does not leave before.
+func (c *clock) closes(o *object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return o.timers != nil && slices.ContainsFunc(o.timers.own, func(t *timer) bool { return t.kind == timerClose })
+}
+
 // restore arms again what capture took out.
 func (c *clock) restore(o *object) {
 	c.mu.Lock()
