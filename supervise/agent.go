@@ -174,7 +174,11 @@ func (a *Agent) end(ctx context.Context, say func(last tick) tick) error {
 	if t.state == "" || t == last && t.at <= a.written || errors.Is(a.Err(), ErrSuperseded) {
 		return nil
 	}
-	return a.beat(ctx, t)
+	err := a.beat(ctx, t)
+	if errors.Is(err, errNotYet) { // the write that the end has cut off was made
+		err = a.beat(ctx, t)
+	}
+	return err
 }
 
 func (a *Agent) now() time.Time {

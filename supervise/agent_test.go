@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
 )
 
 // record reads a worker's record.
@@ -100,5 +101,26 @@ func TestAgentRefusesAWrongConfiguration(t *testing.T) {
 		if _, err := NewAgent(testContext(t), b.sh, cfg); err == nil {
 			t.Errorf("%+v is allowed", cfg)
 		}
+	}
+}
+
+// The write that the end of an agent cuts off may have been made: the last word is written over it.
+func TestAgentEndsWhileItWrites(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	proxy := fabrictest.NewProxy(t, b.url)
+	sh := openStore(t, connect(t, proxy.URL()), "far").Shared(kvlocation.BucketSupervise)
+	a, err := NewAgent(testContext(t), sh, AgentConfig{Worker: "w", Every: time.Hour, TTL: 24 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_SUPERVISE.worker.w", Answer: true, Action: fabrictest.Drop})
+	a.Loop().Tick(Processing, "job-1", "")
+	lost.Wait(t)
+	if err := a.Close(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	if r := b.record(t, "w"); r == nil || r.Value.State != Stopped {
+		t.Errorf("the record is %+v", r)
 	}
 }
