@@ -238,7 +238,14 @@ func TestPreparingMadeAgain(t *testing.T) {
 	}
 	lost := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Times: -1, Action: fabrictest.Drop})
 	first.Release()
-	fabrictest.Eventually(t, long, "the write was sent for more than one round", func() bool { return lost.Count() > 4 })
+	fabrictest.Eventually(t, long, "the write was sent for more than two rounds", func() bool {
+		select {
+		case <-v.done:
+			return true
+		default:
+			return lost.Count() > 8
+		}
+	})
 	lost.Disarm()
 	if _, err := v.wait(t); err != nil {
 		t.Fatal(err)
