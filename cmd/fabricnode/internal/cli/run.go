@@ -43,7 +43,7 @@ type runCmd struct {
 	LeaseRenew   time.Duration `default:"3s" group:"Lease" help:"Time between renewals."`
 	LeaseMargin  time.Duration `default:"3s" group:"Lease" help:"How long before the lease's end the node stops taking work."`
 	StartTimeout time.Duration `default:"60s" help:"Bound of the start: the embedded cluster's other servers, the streams. A predecessor's lease is waited for beside it."`
-	StopTimeout  time.Duration `default:"30s" help:"Bound of an orderly stop."`
+	StopTimeout  time.Duration `default:"45s" help:"Bound of an orderly stop."`
 
 	ridIsFresh bool
 }
