@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -108,6 +109,23 @@ func (h *history) len() int {
 	return len(h.ops)
 }
 
+// linRare are the verbs without which a run shows little.
+var linRare = []Verb{VerbAccept, VerbJoin}
+
+// applied reports whether each of the verbs was applied at least once.
+func (h *history) applied(verbs ...Verb) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, v := range verbs {
+		if !slices.ContainsFunc(h.ops, func(o porcupine.Operation) bool {
+			return o.Input.(modelInput).verb == v && o.Output.(modelOutput).end == endApplied
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
 func (h *history) check(t *testing.T) {
 	t.Helper()
 	count, applied := map[modelEnd]int{}, map[Verb]int{}
@@ -118,7 +136,7 @@ func (h *history) check(t *testing.T) {
 		}
 	}
 	t.Logf("%d operations: %v; applied: %v", len(h.ops), count, applied)
-	if applied[VerbAccept] == 0 || applied[VerbJoin] == 0 {
+	if !h.applied(linRare...) {
 		t.Error("nothing was moved, or nothing joined: the run shows little")
 	}
 	for _, end := range []modelEnd{endApplied, endRefused, endUnknown, endSaw} {
@@ -168,7 +186,7 @@ func (w *worker) makeSpot() {
 }
 
 func (w *worker) run() {
-	for range linSteps {
+	for n := 0; n < linSteps || n < 2*linSteps && !w.h.applied(linRare...); n++ {
 		key := linKey(w.rnd.IntN(linKeys))
 		for range linKeys { // rather where there is something to do
 			if at, ok := w.known[key.ID]; !ok || len(w.fitting(at)) > 0 {
@@ -227,6 +245,11 @@ func (w *worker) write(key ObjectKey, at Entry) {
 	verb := VerbCreate
 	if len(verbs) > 0 {
 		verb = verbs[w.rnd.IntN(len(verbs))]
+	}
+	for _, rare := range linRare { // first what no run may be without
+		if slices.Contains(verbs, rare) && !w.h.applied(rare) {
+			verb = rare
+		}
 	}
 	if w.rnd.IntN(8) == 0 {
 		verb = []Verb{VerbCreate, VerbReady, VerbAdopt, VerbWith, VerbClose, VerbAccept, VerbAbort, VerbCommit}[w.rnd.IntN(8)]
