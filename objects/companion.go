@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"errors"
 
 	"natsfabric/outcome"
 )
@@ -73,6 +74,9 @@ func (s *Service) InTurn(ctx context.Context, ref ActorRef, f func(ctx context.C
 			defer func() { o.setSlot(v) }()
 			return f(tctx, &o.me, &v)
 		})
+		if errors.Is(err, errMoved) && o.isClosed() {
+			continue // it left between the look and the offer: what is here now knows where it is
+		}
 		if again, werr := s.whenUnsealed(ctx, o, err); !again {
 			return werr
 		}
