@@ -176,7 +176,7 @@ func TestClientReconnects(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, first, _ := c.Session()
+			firstNode, first, _ := c.Session()
 			started, hold := make(chan struct{}), make(chan struct{})
 			turn := func(context.Context, *objects.Request) (objects.Reply, error) {
 				close(started)
@@ -200,7 +200,7 @@ func TestClientReconnects(t *testing.T) {
 			if reply, err := bound.Request(b.ctx(), []byte("add")); err != nil || string(reply) != "1" {
 				t.Fatal(reply, err)
 			}
-			if node, number, ok := c.Session(); !ok || node == "n1" && number == first || logins != 2 {
+			if node, number, ok := c.Session(); !ok || node == firstNode && number == first || logins != 2 {
 				t.Fatal(node, number, ok, logins)
 			}
 			if b.log.has("alice", "ann: slow") != 1 || !w.has("disconnected") {
