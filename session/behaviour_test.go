@@ -256,6 +256,7 @@ func TestEarlyAcceptance(t *testing.T) {
 		b := newBed(t)
 		n1, n2 := b.node("n1"), b.node("n2")
 		ref := n2.actor("alice")
+		n2.actor("bob")
 		l := n1.dial("ann")
 		bound := l.bind(ref.String())
 		started, hold := make(chan struct{}), make(chan struct{})
@@ -268,10 +269,15 @@ func TestEarlyAcceptance(t *testing.T) {
 		l.next++
 		l.write(frame.Header{Type: frame.Request, ID: l.next, Token: bound.Token, Early: early, MS: 20_000}, "slow")
 		<-started
+		b.log.onTurn.Store(nil)
 		want := outcome.Unknown
 		if early {
 			want = outcome.Accepted
-			fabrictest.Eventually(t, long, "the notice is there", func() bool { return n1.nc.Stats().InMsgs > 0 && noticed(n2) })
+			fabrictest.Eventually(t, long, "the notice is at the server", func() bool { return noticed(n2) })
+			// A reply that follows it on the same way: the notice has been read, too.
+			if _, err := n1.objs.Actors().Request(b.ctx(), "bob", []byte("add")); err != nil {
+				t.Fatal(err)
+			}
 		}
 		n1.proxy.Apply(fabrictest.Cut)
 		wantErr(t, l.want(frame.Err), outcome.Unavailable, want)

@@ -228,7 +228,8 @@ func (b *Bed) Get(rid string) *Member {
 	return b.members[rid]
 }
 
-// Settle waits until every Send that was accepted has run, unless a member was killed, which may have taken it along.
+// Settle waits until every Send that was accepted has run or come to its end for a cause that is stated in public: the end of
+// a lease, or, of a killed member, its death.
 func (b *Bed) Settle(t testing.TB, ops []history.Op) {
 	t.Helper()
 	if !slices.ContainsFunc(ops, func(op history.Op) bool { return op.Way == history.Send }) {
@@ -245,10 +246,10 @@ func (b *Bed) Settle(t testing.TB, ops []history.Op) {
 		if e.AnyKilled() {
 			return true
 		}
-		waits = waits[:0]
+		waits = e.Unexplained()
 		for i := range ops {
 			op := &ops[i]
-			if n, _ := e.Runs(op.ID); op.Way == history.Send && op.Ends > 0 && op.Err == nil && n == 0 && !e.Excused(op) {
+			if n, _ := e.Runs(op.ID); op.Way == history.Send && op.Object != "" && op.Ends > 0 && op.Err == nil && n == 0 && !e.Excused(op) {
 				waits = append(waits, op.ID+" at "+op.Object)
 			}
 		}

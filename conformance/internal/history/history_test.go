@@ -68,6 +68,8 @@ func TestValidators(t *testing.T) {
 	advising := outcome.New("request", outcome.Unavailable, outcome.NotAccepted, "", "please try again")
 	killed := ledger("n1")
 	killed.Killed = true
+	lapsed := ledger("n1")
+	lapsed.Lapsed = 1
 
 	for _, c := range []struct {
 		name string
@@ -84,8 +86,11 @@ func TestValidators(t *testing.T) {
 		{"replied and not run", NoLoss, Evidence{Ops: []Op{op("a", Request, nil)}}, "told replied, but it ran 0 times",
 			Evidence{Ops: []Op{op("a", Request, nil)}, Ledgers: []Ledger{ledger("n1", "a")}}},
 		{"replied by a killed member that did not run it", NoLoss, Evidence{Ops: []Op{op("a", Early, nil)}, Ledgers: []Ledger{killed}}, "it ran 0 times", Evidence{}},
-		{"accepted send lost", NoLoss, Evidence{Ops: []Op{op("a", Send, nil)}}, "ran nowhere although no member died",
+		{"accepted send lost", NoLoss, Evidence{Ops: []Op{op("a", Send, nil)}}, "ran nowhere, although no member died",
 			Evidence{Ops: []Op{op("a", Send, nil)}, Ledgers: []Ledger{killed}}},
+		{"more accepted sends lost than a lease's end took", NoLoss,
+			Evidence{Ops: []Op{op("a", Send, nil), op("b", Send, nil)}, Ledgers: []Ledger{lapsed}}, "sends [a b] were accepted and ran nowhere",
+			Evidence{Ops: []Op{op("a", Send, nil), op("b", Send, nil)}, Ledgers: []Ledger{lapsed, ledger("n2", "b")}}},
 		{"refused and run", NoLoss, Evidence{Ops: []Op{op("a", Request, fails(outcome.NotAccepted, true))}, Ledgers: []Ledger{ledger("n1", "a")}}, "it ran at [n1]",
 			Evidence{Ops: []Op{op("a", Request, fails(outcome.NotAccepted, true))}}},
 		{"accepted without a cause", NoLoss, Evidence{Ops: []Op{op("a", Early, fails(outcome.Accepted, false))}}, "without a cause stated",

@@ -18,6 +18,8 @@ type Ledger struct {
 	// Ran counts how often each operation began to run, and Ended how those ended whose handler returned.
 	Ran   map[string]int
 	Ended map[string]string
+	// Lapsed counts the requests that the member had accepted and whose turn the end of its lease took.
+	Lapsed int
 }
 
 // ReadLedger reads the file of a member. Each line is one write, which the kernel finishes even when the process is
@@ -40,6 +42,12 @@ func ReadLedger(rid, path string) (Ledger, error) {
 			if l.Ended[id], err = strconv.Unquote(how); err != nil {
 				return l, fmt.Errorf("%s: line %q: %w", path, line, err)
 			}
+		case job.LineLapsed:
+			n, err := strconv.Atoi(rest)
+			if err != nil {
+				return l, fmt.Errorf("%s: line %q: %w", path, line, err)
+			}
+			l.Lapsed += n
 		default:
 			return l, fmt.Errorf("%s: line %q is of no known kind", path, line)
 		}

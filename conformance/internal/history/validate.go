@@ -51,6 +51,28 @@ func (e *Evidence) AnyKilled() bool {
 	return slices.ContainsFunc(e.Ledgers, func(l Ledger) bool { return l.Killed })
 }
 
+// Unexplained returns the sends to a channel that were accepted and ran nowhere, unless as many requests as that were
+// taken, by the members' own count, by the end of a lease, or a member died.
+func (e *Evidence) Unexplained() (ids []string) {
+	if e.AnyKilled() {
+		return nil
+	}
+	lapsed := 0
+	for _, l := range e.Ledgers {
+		lapsed += l.Lapsed
+	}
+	for i := range e.Ops {
+		op := &e.Ops[i]
+		if n, _ := e.Runs(op.ID); op.Way == Send && op.Object == "" && op.Ends > 0 && op.Err == nil && n == 0 {
+			ids = append(ids, op.ID)
+		}
+	}
+	if len(ids) <= lapsed {
+		return nil
+	}
+	return ids
+}
+
 // Validator is one promise and what breaks it.
 type Validator struct {
 	Name, Promise string
@@ -144,6 +166,9 @@ func noLoss(e *Evidence) (broken []string) {
 			broken = append(broken, fmt.Sprintf("operation %s (%s): its caller was told %s, but %s", op.ID, op.Way, op.told(), why))
 		}
 	}
+	if ids := e.Unexplained(); ids != nil {
+		broken = append(broken, fmt.Sprintf("sends %v were accepted and ran nowhere, although no member died or counted as many that its lease's end took", ids))
+	}
 	for id, rid := range e.everRan() {
 		if !known[id] {
 			broken = append(broken, fmt.Sprintf("%s ran %s, which nobody sent", rid, id))
@@ -162,7 +187,7 @@ func (e *Evidence) untrue(op *Op) string {
 	case op.Way.Lifecycle():
 		return e.untrueOfLife(op)
 	case op.Err == nil && op.Way == Send:
-		if n == 0 && !e.AnyKilled() && !e.Excused(op) {
+		if n == 0 && op.Object != "" && !e.AnyKilled() && !e.Excused(op) { // those to a channel: Unexplained
 			return "it ran nowhere although no member died"
 		}
 	case op.Err == nil:

@@ -78,10 +78,15 @@ const (
 	LineRan = "ran"
 	// LineEnd says that the handler returned, and with what.
 	LineEnd = "end"
+	// LineLapsed says that requests which the member had accepted came to their end without a turn, because its lease ended.
+	LineLapsed = "lapsed"
 )
 
 // RanLine returns the line that says that an operation begins to run.
 func RanLine(id string) string { return fmt.Sprintf("%s\t%s\n", LineRan, id) }
+
+// LapsedLine returns the line that says how many more accepted requests a lease's end took.
+func LapsedLine(more uint64) string { return fmt.Sprintf("%s\t%d\n", LineLapsed, more) }
 
 // EndLine returns the line that says how an operation's handler ended.
 func EndLine(id, how string) string { return fmt.Sprintf("%s\t%s\t%q\n", LineEnd, id, how) }

@@ -42,6 +42,9 @@ import (
 // shutdownTime bounds an orderly end.
 const shutdownTime = 20 * time.Second
 
+// lapsedEvery is how often a member looks whether its lease's end took accepted requests.
+const lapsedEvery = 100 * time.Millisecond
+
 // relocationTime bounds a move of everything.
 const relocationTime = time.Minute
 
@@ -100,7 +103,8 @@ func run(cfg fabric.Config, spec channels.Spec, ledger string, sessions bool) er
 		return err
 	}
 	defer file.Close()
-	spec.Handler = (&worker{rid: cfg.RID, ledger: file}).handle
+	w := &worker{rid: cfg.RID, ledger: file}
+	spec.Handler = w.handle
 	cfg.Channels = []channels.Spec{spec}
 	log := zap.NewDevelopmentConfig()
 	log.Level.SetLevel(zap.InfoLevel)
@@ -127,6 +131,7 @@ func run(cfg fabric.Config, spec channels.Spec, ledger string, sessions bool) er
 	states := n.States(context.Background())
 	fmt.Println("ready", n.Lifecycle())
 	go commands(n, spec.Name)
+	go w.noteLapsed(ctx, n, spec.Name)
 	go func() {
 		<-ctx.Done()
 		end, cancel := context.WithTimeout(context.Background(), shutdownTime)
@@ -238,6 +243,24 @@ func (w *worker) note(line string) {
 	if _, err := w.ledger.WriteString(line); err != nil {
 		fmt.Println("failed", err)
 		os.Exit(1) // without a ledger nothing that this process does proves anything
+	}
+}
+
+// noteLapsed notes how many accepted requests a lease's end took, soon after.
+func (w *worker) noteLapsed(ctx context.Context, n *fabric.Node, channel string) {
+	tick := time.NewTicker(lapsedEvery)
+	defer tick.Stop()
+	var noted uint64
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if now := n.Metrics().Served[channel].Lapsed; now > noted {
+			w.note(job.LapsedLine(now - noted))
+			noted = now
+		}
 	}
 }
 
