@@ -30,9 +30,13 @@ type Config struct {
 //
 // Concurrency: any number of goroutines, processes and machines may use guards of the same row.
 type Guard struct {
-	gate *fence.Gate
+	gate  *fence.Gate
+	d     Dialect
+	table string // quoted
 	// raise writes the token if it may, read returns what stands there.
 	raise, read string
+
+	texts texts // of Exec, by statement and number of arguments
 }
 
 // New returns a guard. It talks to no database. Errors are of the configuration.
@@ -50,14 +54,18 @@ func New(c Config) (*Guard, error) {
 	case c.Resource == "":
 		return nil, errors.New("sqlguard: Config.Resource is empty: it names the guard's row")
 	}
-	p := c.Dialect.Placeholder
-	return &Guard{
-		gate: fence.NewGate(c.Resource, c.Source),
-		raise: fmt.Sprintf("INSERT INTO %[1]s AS g (resource, source, token) VALUES (%[2]s, %[3]s, %[4]s)"+
-			" ON CONFLICT (resource) DO UPDATE SET token = excluded.token"+
-			" WHERE g.source %[5]s = excluded.source AND g.token %[5]s <= excluded.token", table, p(1), p(2), p(3), c.Dialect.Bytewise),
-		read: fmt.Sprintf("SELECT source, token FROM %s WHERE resource = %s", table, p(1)),
-	}, nil
+	g := &Guard{gate: fence.NewGate(c.Resource, c.Source), d: c.Dialect, table: table}
+	w := &writer{d: g.d}
+	g.raising(w)
+	g.raise, g.read = w.String(), fmt.Sprintf("SELECT source, token FROM %s WHERE resource = %s", table, g.d.Placeholder(1))
+	return g, nil
+}
+
+// raising writes the statement that makes a token the highest if it may. Its parameters are resource, source and token.
+func (g *Guard) raising(w *writer) {
+	fmt.Fprintf(w, "INSERT INTO %s AS g (resource, source, token) VALUES (%s, %s, %s)", g.table, w.param(), w.param(), w.param())
+	fmt.Fprintf(w, " ON CONFLICT (resource) DO UPDATE SET token = excluded.token"+
+		" WHERE g.source %[1]s = excluded.source AND g.token %[1]s <= excluded.token", g.d.Bytewise)
 }
 
 // Schema returns the statement that makes the guard table unless it is there. Run it once, as a migration.
@@ -112,11 +120,8 @@ func (g *Guard) Raise(ctx context.Context, q Querier) error { return g.write(ctx
 
 // Highest returns the highest token that the database has seen, and false when there was none.
 func (g *Guard) Highest(ctx context.Context, q Querier) (fence.Token, bool, error) {
-	t, err := readToken(q.QueryRowContext(ctx, g.read, g.gate.Resource()))
-	if errors.Is(err, sql.ErrNoRows) {
-		return fence.Token{}, false, nil
-	}
-	return t, err == nil, g.failed(err)
+	t, err := g.seen(ctx, q)
+	return t, !t.IsZero(), err
 }
 
 // Stats returns what this guard has decided; other processes' are not in it.
@@ -131,11 +136,20 @@ func (g *Guard) write(ctx context.Context, q Querier) error {
 	if err != nil || changed {
 		return g.failed(err)
 	}
-	seen, err := readToken(q.QueryRowContext(ctx, g.read, g.gate.Resource()))
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return g.failed(err)
+	seen, err := g.seen(ctx, q)
+	if err != nil {
+		return err
 	}
 	return refusal(g.gate, t, seen)
+}
+
+// seen reads the highest token, zero when there was none.
+func (g *Guard) seen(ctx context.Context, q Querier) (fence.Token, error) {
+	t, err := readToken(q.QueryRowContext(ctx, g.read, g.gate.Resource()))
+	if errors.Is(err, sql.ErrNoRows) {
+		return fence.Token{}, nil
+	}
+	return t, g.failed(err)
 }
 
 func (g *Guard) failed(err error) error { return failed(g.gate, err) }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"natsfabric/fence"
 	"natsfabric/outcome"
@@ -51,12 +50,8 @@ type Rows struct {
 	source, token string   // quoted
 	read          string   // the statement that reads a row's token
 
-	mu    sync.RWMutex
-	texts map[string]string // guarded by mu; statements by form and columns, at most maxTexts
+	texts texts // by form and columns
 }
-
-// maxTexts bounds the statements that a Rows remembers. A program has as many as it has sets of columns to write.
-const maxTexts = 256
 
 // NewRows returns the guard of a table's rows. It talks to no database. Errors are of the configuration.
 func NewRows(c RowsConfig) (*Rows, error) {
@@ -69,7 +64,7 @@ func NewRows(c RowsConfig) (*Rows, error) {
 	if len(c.Key) == 0 {
 		return nil, errors.New("sqlguard: RowsConfig.Key is empty: it names the columns of a unique key")
 	}
-	r := &Rows{gate: fence.NewGate(c.Table, c.Source), d: c.Dialect, key: slices.Clone(c.Key), texts: map[string]string{}}
+	r := &Rows{gate: fence.NewGate(c.Table, c.Source), d: c.Dialect, key: slices.Clone(c.Key)}
 	var errs [3]error
 	r.table, errs[0] = quoted("RowsConfig.Table", c.Table, 1)
 	r.source, errs[1] = quoted("RowsConfig.SourceColumn", c.SourceColumn, 0)
@@ -85,7 +80,7 @@ func NewRows(c RowsConfig) (*Rows, error) {
 	}
 	w := &writer{d: r.d}
 	fmt.Fprintf(w, "SELECT %s, %s FROM %s WHERE ", r.source, r.token, r.table)
-	r.where(w)
+	r.where(w, w.params(len(r.key)))
 	r.read = w.String()
 	return r, nil
 }
@@ -153,18 +148,11 @@ func (r *Rows) try(ctx context.Context, q Querier, key []any, set []Column, form
 	if err != nil {
 		return err
 	}
-	numbers := t.Numbers()
-	args := make([]any, 0, len(set)+len(key)+4)
-	if form == put {
-		args = append(args, key...)
-	}
+	args := append(make([]any, 0, len(key)+len(set)+2), key...)
 	for _, c := range set {
 		args = append(args, c.Value)
 	}
-	args = append(args, t.Source, numbers)
-	if form == update {
-		args = append(append(args, key...), t.Source, numbers)
-	}
+	args = append(args, t.Source, t.Numbers())
 	changed, err := exec(ctx, q, text, args...)
 	if err != nil || changed {
 		return failed(r.gate, err)
@@ -185,10 +173,7 @@ func (r *Rows) text(form byte, set []Column) (string, error) {
 	for _, c := range set {
 		id += "," + c.Name
 	}
-	r.mu.RLock()
-	text, ok := r.texts[id]
-	r.mu.RUnlock()
-	if ok {
+	if text, ok := r.texts.get(id); ok {
 		return text, nil
 	}
 	names := make([]string, len(set))
@@ -207,34 +192,27 @@ func (r *Rows) text(form byte, set []Column) (string, error) {
 	} else {
 		r.update(w, names)
 	}
-	text = w.String()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.texts) < maxTexts {
-		r.texts[id] = text
-	}
-	return text, nil
+	return r.texts.put(id, w.String()), nil
 }
 
-// update writes: UPDATE table SET column = .., source = .., token = .. WHERE key = .. AND <the token may>.
+// update writes: UPDATE table SET column = .., source = .., token = .. WHERE key = .. AND <the token may>. Parameters are the
+// key, the columns and the token, as in put.
 func (r *Rows) update(w *writer, names []string) {
+	keys := w.params(len(r.key))
 	fmt.Fprintf(w, "UPDATE %s SET ", r.table)
-	for _, name := range append(names, r.source) {
+	for _, name := range names {
 		fmt.Fprintf(w, "%s = %s, ", name, w.param())
 	}
-	fmt.Fprintf(w, "%s = %s WHERE ", r.token, w.param())
-	r.where(w)
-	fmt.Fprintf(w, " AND %s %s IN ('', %s)", r.source, r.d.Bytewise, w.param())
-	fmt.Fprintf(w, " AND %s %s <= %s", r.token, r.d.Bytewise, w.param())
+	source, token := w.param(), w.param()
+	fmt.Fprintf(w, "%s = %s, %s = %s WHERE ", r.source, source, r.token, token)
+	r.where(w, keys)
+	fmt.Fprintf(w, " AND %[1]s %[3]s IN ('', %[4]s) AND %[2]s %[3]s <= %[5]s", r.source, r.token, r.d.Bytewise, source, token)
 }
 
 // put writes: INSERT INTO table .. ON CONFLICT (key) DO UPDATE SET .. WHERE <the token may>.
 func (r *Rows) put(w *writer, names []string) {
 	columns := append(append(append([]string(nil), r.key...), names...), r.source, r.token)
-	params, sets := make([]string, len(columns)), make([]string, 0, len(columns))
-	for i := range columns {
-		params[i] = w.param()
-	}
+	params, sets := w.params(len(columns)), make([]string, 0, len(columns))
 	for _, n := range columns[len(r.key):] {
 		sets = append(sets, n+" = excluded."+n)
 	}
@@ -244,12 +222,12 @@ func (r *Rows) put(w *writer, names []string) {
 }
 
 // where writes: key = .. AND key = ..
-func (r *Rows) where(w *writer) {
+func (r *Rows) where(w *writer, params []string) {
 	for i, k := range r.key {
 		if i > 0 {
 			w.WriteString(" AND ")
 		}
-		fmt.Fprintf(w, "%s = %s", k, w.param())
+		fmt.Fprintf(w, "%s = %s", k, params[i])
 	}
 }
 
