@@ -54,7 +54,7 @@ func adminSessions(ctx context.Context, n *Node, req adminRequest) (any, error) 
 	case what.RID != "" && what.RID != n.cfg.RID:
 		return n.passOnTo(ctx, req, what.RID)
 	case n.cfg.Sessions == nil:
-		return nil, outcome.New("admin", outcome.NotConfigured, outcome.NotAccepted, req.verb, "this node owns no sessions")
+		return nil, outcome.New("admin", outcome.NotConfigured, outcome.NotAccepted, req.verb, fmt.Sprintf("node %q takes no sessions: its configuration has no Sessions (fabricnode run --sessions)", n.cfg.RID))
 	case what.Limit == 0:
 		what.Limit = defaultListed
 	}

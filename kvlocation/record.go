@@ -28,8 +28,8 @@ const (
 
 // ObjectKey names an object: its kind and its logical ID, which is valid UTF-8 of 1 to 255 bytes.
 type ObjectKey struct {
-	Kind ObjectKind
-	ID   string
+	Kind ObjectKind `json:"kind"`
+	ID   string     `json:"id"`
 }
 
 // Class is what kind of object a record describes. The key tells only Actors from Spots; a name may be registered as

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"natsfabric/cmd/fabricnode/internal/reference"
 	"natsfabric/fabric"
@@ -29,12 +28,6 @@ type objectStage struct {
 	lost  []*fabrictest.Armed // writes of n1's that are lost
 }
 
-const (
-	shortTTL    = 4 * time.Second
-	shortRenew  = 500 * time.Millisecond
-	shortMargin = time.Second
-)
-
 func newObjectStage(t *testing.T, bin string) *objectStage {
 	t.Helper()
 	s := &objectStage{srv: fabrictest.StartServer(t), dead: fabrictest.StartServer(t)}
@@ -44,7 +37,7 @@ func newObjectStage(t *testing.T, bin string) *objectStage {
 			t.Fatalf("init: %s", r.stderr)
 		}
 	}
-	short := []string{"--lease-ttl", shortTTL.String(), "--lease-renew", shortRenew.String(), "--lease-margin", shortMargin.String()}
+	short := []string{"--lease-ttl", "4s", "--lease-renew", "500ms", "--lease-margin", "1s"} // of those that die: a proof waits for it
 	n2 := startNode(t, bin, append(short, "--mesh", "shop", "--rid", "n2", "--server", s.srv.URL())...)
 	last := startNode(t, bin, append(short, "--mesh", "shop", "--rid", "n3", "--server", s.dead.URL())...)
 	n1 := s.startNode(t)
@@ -97,7 +90,6 @@ func (s *objectStage) startNode(t *testing.T) *fabric.Node {
 	}
 	n, err := fabric.Start(t.Context(), fabric.Config{
 		Mesh: "shop", RID: "n1", Connect: fabric.Connect{URL: s.proxy.URL()},
-		LeaseTTL: shortTTL, LeaseRenew: shortRenew, LeaseMargin: shortMargin,
 		Types: append(reference.Types(), single,
 			bad("fails", func(context.Context) error { return errors.New("the price list is not readable") }),
 			bad("panics", func(context.Context) error { panic("index out of range") }),

@@ -119,7 +119,7 @@ func TestRunStopsInOrder(t *testing.T) {
 			if r := run(t, bin, "", "create", "--mesh", "shop", "--server", srv.URL(), "--actor", "alice", "--type", "ledger"); r.code != 0 {
 				t.Fatal(r.stderr)
 			}
-			answered := beginWork(t, n, 1500)
+			answered := beginWork(t, n, 5000)
 			n.Signal(t, sig)
 			if code := n.Wait(t).ExitCode(); code != 0 {
 				t.Errorf("exit code %d, want 0", code)
@@ -240,11 +240,11 @@ func TestCallIsBounded(t *testing.T) {
 				url = p.URL()
 			}
 			start := time.Now()
-			r := run(t, bin, "", "call", "--mesh", "shop", "--server", url, "--timeout", "1s", "echo", "x")
+			r := run(t, bin, "", "call", "--mesh", "shop", "--server", url, "--timeout", "1s", "--connect-timeout", "1m", "echo", "x")
 			if r.code != 3 || !strings.Contains(r.stderr, c.says) {
 				t.Errorf("exit code %d, want 3 and %q: %s", r.code, c.says, r.stderr)
 			}
-			if took := time.Since(start); took > 4500*time.Millisecond { // each wait of its own is 5 s or more
+			if took := time.Since(start); took > 20*time.Second { // each wait of its own is 30 s or more
 				t.Errorf("it took %v", took)
 			}
 		})
@@ -258,7 +258,7 @@ func TestRunSuperseded(t *testing.T) {
 	if r := run(t, bin, "", "init", "--mesh", "shop", "--server", srv.URL()); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
-	args := []string{"--mesh", "shop", "--rid", "n1", "--server", srv.URL(), "--lease-ttl", "4s", "--lease-renew", "500ms", "--lease-margin", "1s"}
+	args := []string{"--mesh", "shop", "--rid", "n1", "--server", srv.URL(), "--lease-ttl", "10s", "--lease-renew", "1s", "--lease-margin", "1s"}
 	first := startNode(t, bin, args...)
 	first.Freeze(t)
 	second := startNode(t, bin, args...)

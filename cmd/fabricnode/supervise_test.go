@@ -12,7 +12,7 @@ import (
 
 func TestDemoOfSupervision(t *testing.T) {
 	t.Parallel()
-	r := run(t, program(t), "", "demo", "--supervise", "--json", "--scale", "0.008")
+	r := run(t, program(t), "", "demo", "--supervise", "--json", "--scale", "0.02")
 	if r.code != 0 {
 		t.Fatalf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
@@ -50,7 +50,7 @@ func TestSuperviseCommands(t *testing.T) {
 	if r := run(t, bin, "", with("init")...); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
-	monitor := fabrictest.StartProcess(t, command(bin, with("supervise", "run", "--json", "--scale", "0.007", "--restart", "*=/bin/echo restarted {worker}",
+	monitor := fabrictest.StartProcess(t, command(bin, with("supervise", "run", "--json", "--scale", "0.007", "--breaker", "1", "--restart", "*=/bin/echo restarted {worker}",
 		"--logs", "*=/bin/echo last words of {worker}", "--http", "127.0.0.1:0")...))
 	line := monitor.WaitOutput(t, `"event":"watching"`)
 	var watching struct{ Monitor, HTTP string }

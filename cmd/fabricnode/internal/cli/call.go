@@ -55,6 +55,9 @@ func (c *callCmd) target() (caller, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !object && c.Channel == "" {
+		return nil, withCode(ExitUsage, errors.New("nothing is named to call: give a channel, --actor ID or --spot ID"))
+	}
 	if !object {
 		if hint := asFlag(c.Channel); hint != "" {
 			return nil, withCode(ExitUsage, fmt.Errorf("%q is no name of a channel%s", c.Channel, hint))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -49,6 +50,9 @@ func (f *meshFlags) validate() error {
 	}
 	if ways > 1 {
 		return errors.New("several credentials are given: give one of --creds, --nkey, --user with --password, --token")
+	}
+	if strings.ContainsAny(f.Domain, ".*> \t") {
+		return fmt.Errorf("--domain %q is not allowed: it must be one subject token", f.Domain)
 	}
 	return checkDuration("--connect-timeout", f.ConnectTimeout, 100*time.Millisecond, 5*time.Minute)
 }

@@ -157,7 +157,7 @@ type fenceConfirmReply struct {
 }
 
 func (c *fenceConfirmCmd) Run(a *app) error {
-	if err := errors.Join(wire.CheckName("leadership", c.Name), wire.CheckName("--node", c.Node)); err != nil {
+	if err := errors.Join(wire.CheckName("leadership", c.Name), wire.CheckName("--node", c.Node), checkText("--reason", c.Reason, maxReason)); err != nil {
 		return withCode(ExitUsage, err)
 	}
 	if c.By == "" {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"natsfabric/fence"
 	"natsfabric/fence/device"
+	"natsfabric/internal/wire"
 )
 
 // fencePlan is the file of a plan whose devices are driven by commands.
@@ -29,13 +31,57 @@ type fencePart struct {
 	Timeout              time.Duration `yaml:"timeout"`
 }
 
+// planKeys are the file's keys behind the fields that the fence packages' own errors name.
+var planKeys = strings.NewReplacer("fence: ", "", "Plan.Levels", "levels", "Plan.Resources", "resources",
+	" needs Fence and Status", " needs fence and status", ": Fenced says", ": fenced says", ": Name is", ": name is")
+
+var (
+	unknownKey = regexp.MustCompile(`field (\S+) not found in type \S+`)
+	wrongValue = regexp.MustCompile("cannot unmarshal !!\\w+ `([^`]*)` into (\\S+)|cannot unmarshal !!(\\w+) into (\\S+)")
+)
+
+// yamlError says what is wrong with a file without the names of Go's types.
+func yamlError(err error) error {
+	var wrong *yaml.TypeError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	texts := make([]string, len(wrong.Errors))
+	for i, text := range wrong.Errors {
+		text = unknownKey.ReplaceAllString(text, `unknown key "$1"`)
+		if m := wrongValue.FindStringSubmatch(text); m != nil {
+			text = strings.Replace(text, m[0], fmt.Sprintf("%q is not allowed: it must be %s", m[1]+m[3], yamlKind(m[2]+m[4])), 1)
+		}
+		texts[i] = text
+	}
+	return errors.New(strings.Join(texts, "; "))
+}
+
+// yamlKind names what a Go type is in a file.
+func yamlKind(goType string) string {
+	switch {
+	case strings.HasPrefix(goType, "[]"):
+		return "a list"
+	case goType == "time.Duration":
+		return "a time like 10s"
+	case goType == "int":
+		return "a number"
+	case goType == "string":
+		return "a text"
+	}
+	return "a mapping of keys"
+}
+
 // loadPlan reads and checks a plan.
 func loadPlan(text []byte) (*fence.Plan, error) {
 	var file fencePlan
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	dec.KnownFields(true)
-	if err := dec.Decode(&file); err != nil {
-		return nil, fmt.Errorf("plan: it must name resources and levels of devices: %w", err)
+	switch err := dec.Decode(&file); {
+	case errors.Is(err, io.EOF):
+		return nil, errors.New("it is empty: it must name resources and levels of devices")
+	case err != nil:
+		return nil, yamlError(err)
 	}
 	plan := &fence.Plan{Resources: file.Resources}
 	for _, parts := range file.Levels {
@@ -43,13 +89,16 @@ func loadPlan(text []byte) (*fence.Plan, error) {
 		for _, p := range parts {
 			d, err := device.NewCommand(p.CommandConfig)
 			if err != nil {
-				return nil, err
+				return nil, errors.New(planKeys.Replace(err.Error()))
 			}
 			level = append(level, fence.Cut{Device: d, Resources: p.Resources, Timeout: p.Timeout})
 		}
 		plan.Levels = append(plan.Levels, level)
 	}
-	return plan, plan.Check()
+	if err := plan.Check(); err != nil {
+		return nil, errors.New(planKeys.Replace(err.Error()))
+	}
+	return plan, nil
 }
 
 type fenceTestCmd struct {
@@ -57,7 +106,7 @@ type fenceTestCmd struct {
 	Node      string            `required:"" placeholder:"NAME" help:"The node to ask about."`
 	Lifecycle uint64            `placeholder:"N" help:"Its process run, for devices that want to know."`
 	Label     map[string]string `placeholder:"KEY=VALUE" help:"What the node would have written down for the devices."`
-	Fence     bool              `help:"Really cut the node off, level by level, until one has. Without it the devices only look."`
+	Fence     bool              `env:"-" help:"Really cut the node off, level by level, until one has. Without it the devices only look."`
 }
 
 // fenceTestReply is what fence test answers with --json.
@@ -78,16 +127,19 @@ type fenceAnswers struct {
 }
 
 func (c *fenceTestCmd) Run(a *app) error {
+	if err := wire.CheckName("--node", c.Node); err != nil {
+		return withCode(ExitUsage, err)
+	}
 	text, err := os.ReadFile(c.Plan)
 	if err == nil && len(text) > maxConfigFile {
-		err = fmt.Errorf("plan %s: larger than %d bytes", c.Plan, maxConfigFile)
+		err = fmt.Errorf("%s is larger than %d bytes", c.Plan, maxConfigFile)
 	}
 	if err != nil {
-		return withCode(ExitUsage, err)
+		return withCode(ExitUsage, fmt.Errorf("--plan: %w", err))
 	}
 	plan, err := loadPlan(text)
 	if err != nil {
-		return withCode(ExitUsage, err)
+		return withCode(ExitUsage, fmt.Errorf("--plan %s: %w", c.Plan, err))
 	}
 	r := c.ask(a.sig.ctx, plan)
 	if err := a.print(r, func(w io.Writer) { printAnswers(w, r, c.Fence) }); err != nil {
@@ -127,6 +179,7 @@ func (c *fenceTestCmd) ask(ctx context.Context, plan *fence.Plan) fenceTestReply
 			break
 		}
 	}
+	r.OK = r.OK && (r.Fenced || !c.Fence)
 	return r
 }
 

@@ -69,7 +69,7 @@ func (f fileValues) Validate(app *kong.Application) error {
 	var walk func(n *kong.Node)
 	walk = func(n *kong.Node) {
 		for _, flag := range n.Flags {
-			known[flag.Name] = true
+			known[flag.Name] = known[flag.Name] || !onlyTyped(flag)
 		}
 		for _, child := range n.Children {
 			walk(child)
@@ -78,7 +78,7 @@ func (f fileValues) Validate(app *kong.Application) error {
 	walk(app.Node)
 	var unknown []string
 	for key := range f {
-		if !known[key] || key == "help" || key == "config" || key == "version" {
+		if !known[key] || key == "config" {
 			unknown = append(unknown, key)
 		}
 	}
@@ -89,8 +89,14 @@ func (f fileValues) Validate(app *kong.Application) error {
 	return nil
 }
 
+// onlyTyped reports whether a flag counts only when it is typed: one that is dangerous, or means something else elsewhere.
+func onlyTyped(flag *kong.Flag) bool { return len(flag.Envs) == 0 }
+
 // Resolve gives a flag's value from the file, unless the environment has one.
 func (f fileValues) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	if onlyTyped(flag) {
+		return nil, nil
+	}
 	for _, env := range flag.Envs {
 		if _, set := os.LookupEnv(env); set {
 			return nil, nil

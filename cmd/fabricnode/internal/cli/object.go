@@ -92,12 +92,18 @@ func parseObject(word string) (named, error) {
 	return n, wordError(word, whole, err)
 }
 
-// wordError puts an error about a word in terms of what was typed.
+// wordError puts an error about a word in terms of what was typed. whole: it had a generation.
 func wordError(word string, whole bool, err error) error {
-	if err == nil || whole {
-		return err
+	if err == nil {
+		return nil
 	}
-	return fmt.Errorf("%q is not allowed: it must be actor/ID or spot/ID with bytes other than letters, digits, _ and - as =XX; --actor and --spot take every ID as it is", strings.TrimSuffix(word, "@0"))
+	form := "actor/ID or spot/ID"
+	if whole {
+		form = "actor/ID@GENERATION or spot/ID@GENERATION, the generation a number,"
+	} else {
+		word = strings.TrimSuffix(word, "@0")
+	}
+	return fmt.Errorf("%q is not allowed: it must be %s with bytes of the ID other than letters, digits, _ and - as =XX; --actor and --spot take every ID as it is", word, form)
 }
 
 // asFlag says how an object that was named in one word is named where that word is something else; empty for a word that
@@ -231,6 +237,13 @@ func writeLocation(t io.Writer, at objects.Location) {
 	fmt.Fprintf(t, "  type\t%s (%s)\n", at.Type, at.Class)
 	fmt.Fprintf(t, "  phase\t%s\n", at.Phase)
 	fmt.Fprintf(t, "  owner\t%s, lifecycle %d, owner generation %d: %s\n", at.RID, at.Lifecycle, at.OwnerGeneration, aliveText(at))
+	if m := at.Move; m != nil {
+		stage := "not accepted yet: it may still stay"
+		if m.Accepted {
+			stage = "accepted: it goes there or nowhere"
+		}
+		fmt.Fprintf(t, "  moves to\t%s, lifecycle %d; %s\n", m.RID, m.Lifecycle, stage)
+	}
 	if !at.Spot.IsZero() {
 		fmt.Fprintf(t, "  member of\t%s\n", at.Spot)
 	}

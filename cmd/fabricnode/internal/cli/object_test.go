@@ -30,7 +30,7 @@ func TestParseObject(t *testing.T) {
 		"actor/":                 "--actor and --spot",
 		"actor/alice@":           "generation",
 		"actor/alice@x":          "generation",
-		"spot/a.b@7":             "spot/<escaped id>@<generation>",
+		"spot/a.b@7":             "spot/ID@GENERATION",
 		strings.Repeat("x", 256): "1 to 255 bytes",
 		"\xff":                   "valid UTF-8",
 	} {
@@ -64,7 +64,8 @@ func TestObjectUsage(t *testing.T) {
 		{[]string{"call", "--actor", "a", "echo", "x"}, "no channel"},
 		{[]string{"call", "--instance", "ledger", "echo"}, "needs --spot"},
 		{[]string{"call", "--spot", "a", "--instance", "b c"}, `--instance "b c"`},
-		{[]string{"call"}, "channel name"},
+		{[]string{"call"}, "give a channel, --actor ID or --spot ID"},
+		{[]string{"call", "a b"}, `channel name "a b"`},
 		{[]string{"call", "actor/alice", "{}"}, `"actor/alice" is no name of a channel (for the object: --actor alice)`},
 		{[]string{"call", "spot/a=20b", "{}"}, "--spot 'a b'"},
 		{[]string{"create", "--type", "ledger"}, "give --actor ID or --spot ID"},

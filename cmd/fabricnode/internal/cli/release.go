@@ -54,7 +54,7 @@ func (c *releaseCmd) request() (objects.ReleaseRequest, string, error) {
 	usage := func(err error) (objects.ReleaseRequest, string, error) { return req, "", withCode(ExitUsage, err) }
 	switch {
 	case len(c.Reason) > maxReason:
-		return usage(fmt.Errorf("--reason is longer than %d bytes", maxReason))
+		return usage(fmt.Errorf("--reason has %d bytes: it may have %d", len(c.Reason), maxReason))
 	case c.Rate != nil && (req.Rate < 1 || req.Rate > objects.MaxReleaseRate):
 		return usage(fmt.Errorf("--rate %d is not allowed: it must be 1 to %d", req.Rate, objects.MaxReleaseRate))
 	}

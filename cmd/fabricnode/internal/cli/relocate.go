@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -125,7 +126,7 @@ func printMoved(w io.Writer, ref string, m relocate.Moved) {
 type drainCmd struct {
 	meshFlags
 	RID     string        `arg:"" name:"rid" help:"Name of the node whose objects are to move."`
-	Mode    string        `enum:"maintenance,rolling_update" default:"maintenance" placeholder:"MODE" help:"maintenance: to nodes of the same version, of another wave. rolling_update: to nodes of --version."`
+	Mode    string        `enum:"maintenance,rolling_update" default:"maintenance" placeholder:"MODE" help:"maintenance: to nodes of the same version, of another wave. rolling_update: to nodes of --version. Default ${default}."`
 	Version string        `name:"version" placeholder:"VERSION" env:"-" help:"The higher application version whose nodes take the objects in a rolling_update."`
 	Watch   bool          `help:"Wait for the end, and show how far it is. Without it the command begins the drain, and waits 2 s for its end."`
 	Timeout time.Duration `default:"2h" help:"How long --watch waits. The drain goes on without the command; the same command asks again."`
@@ -217,8 +218,7 @@ func printDrain(w io.Writer, rid string, r fabric.DrainReply) {
 		fmt.Fprintln(w, "  nothing is left; stop the process: it passes on what comes by old routes until those are out of use")
 		return
 	}
-	fmt.Fprintf(w, "  %s\n", res.Reason.Text())
-	if res.Detail != "" {
+	if res.Detail != "" && !strings.Contains(res.Detail, res.Reason.Text()) { // the reason's text is that of the failure
 		fmt.Fprintf(w, "  %s\n", res.Detail)
 	}
 	if len(res.Kept) == 0 {

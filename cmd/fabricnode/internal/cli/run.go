@@ -74,6 +74,14 @@ func (c *runCmd) validate(cfg fabric.Config) error {
 	if c.Weight < 0 || c.Weight > channels.MaxWeight {
 		errs = append(errs, fmt.Errorf("--weight %d is not allowed: it must be 0 to %d", c.Weight, channels.MaxWeight))
 	}
+	for _, lease := range []struct {
+		flag        string
+		time, least time.Duration
+	}{{"--lease-ttl", c.LeaseTTL, kvlocation.MinTTL}, {"--lease-renew", c.LeaseRenew, kvlocation.MinRenew}, {"--lease-margin", c.LeaseMargin, kvlocation.MinMargin}} {
+		if lease.time == 0 { // which means the default in the library
+			errs = append(errs, fmt.Errorf("%s 0s is not allowed: it must be at least %v", lease.flag, lease.least))
+		}
+	}
 	switch {
 	case c.Queue == 0:
 		errs = append(errs, errors.New("--queue 0 is not allowed: it must be at least 1"))

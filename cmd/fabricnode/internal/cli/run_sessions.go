@@ -43,9 +43,12 @@ func (f *sessionFlags) listen(cfg *fabric.Config) (*httpd.Gate, error) {
 		who = tokens.authenticate
 	}
 	for _, o := range f.Origins {
-		if _, err := path.Match(o, ""); err != nil {
+		if _, err := path.Match(o, ""); err != nil || o == "" || strings.Contains(o, "/") {
 			return nil, fmt.Errorf("--origins %q is not allowed: it must be a host, or a pattern like *.example.com", o)
 		}
+	}
+	if len(f.Origins) > 0 && f.Sessions == httpd.Off {
+		return nil, errors.New("--origins needs --sessions")
 	}
 	if f.Sessions != httpd.Off || f.SessionTokens != "" {
 		cfg.Sessions = &session.Config{Authenticate: who, Origins: f.Origins}

@@ -2,24 +2,28 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"natsfabric/fabric"
 	"natsfabric/internal/wire"
+	"natsfabric/outcome"
 	"natsfabric/session"
 )
 
 type sessionsCmd struct {
 	meshFlags
-	RID   string `arg:"" optional:"" name:"rid" help:"Name of the node. Default: whichever answers."`
-	Limit int    `default:"100" help:"How many at most: 1 to 1000."`
+	RID   string `arg:"" optional:"" name:"rid" help:"Name of the node. Default: every node that takes sessions."`
+	Limit int    `default:"100" help:"How many of a node at most: 1 to 1000."`
 }
 
-// sessionsReply is what sessions answers with --json.
+// sessionsReply is what sessions answers with --json, for each node.
 type sessionsReply struct {
 	OK bool `json:"ok"`
 	fabric.SessionsReply
@@ -39,11 +43,35 @@ func (c *sessionsCmd) Run(a *app) error {
 		return err
 	}
 	defer nc.Close()
-	job := adminJob{op: "sessions", target: fmt.Sprintf("node %q", c.RID), look: "the node does not answer in time"}
-	if c.RID == "" {
-		job.target = "any node"
+	if c.RID != "" {
+		return c.show(ctx, a, nc, c.RID)
 	}
-	reply, err := askAdmin[fabric.SessionsReply](ctx, nc, wire.Mesh(c.Mesh).Admin("sessions"), job.op, job.target, fabric.SessionsRequest{RID: c.RID, Limit: c.Limit})
+	all, err := askAdmin[fabric.NodesReply](ctx, nc, wire.Mesh(c.Mesh).Admin("nodes"), "sessions", "all nodes", struct{}{})
+	if err != nil {
+		return adminJob{op: "sessions", target: "all nodes", look: "no node answers in time"}.failed(ctx, c.Mesh, false, err)
+	}
+	some := false
+	for _, n := range all.Nodes {
+		if !n.Alive {
+			continue
+		}
+		switch err := c.show(ctx, a, nc, n.RID); {
+		case err == nil:
+			some = true
+		case !errors.Is(err, outcome.NotConfigured):
+			return err
+		}
+	}
+	if !some {
+		return outcome.New("sessions", outcome.NotConfigured, outcome.NotAccepted, fmt.Sprintf("mesh %q", c.Mesh), "no node that is alive takes sessions (fabricnode run --sessions)")
+	}
+	return nil
+}
+
+// show asks one node, and prints what it answers.
+func (c *sessionsCmd) show(ctx context.Context, a *app, nc *nats.Conn, rid string) error {
+	job := adminJob{op: "sessions", target: fmt.Sprintf("node %q", rid), look: "the node does not answer in time"}
+	reply, err := askAdmin[fabric.SessionsReply](ctx, nc, wire.Mesh(c.Mesh).Admin("sessions"), job.op, job.target, fabric.SessionsRequest{RID: rid, Limit: c.Limit})
 	if err != nil {
 		return job.failed(ctx, c.Mesh, false, err)
 	}

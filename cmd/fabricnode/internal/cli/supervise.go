@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nuid"
 	"go.uber.org/zap"
 
+	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
 	"natsfabric/supervise"
 )
@@ -26,7 +27,7 @@ type superviseCmd struct {
 	Mark   superviseMarkCmd   `cmd:"" help:"Say that a worker will look broken for a while because it is meant to."`
 	Unmark superviseUnmarkCmd `cmd:"" help:"Remove what mark said."`
 	Child  superviseChildCmd  `cmd:"" help:"Run a worker as a child process, and take the monitors' orders to restart it (supervise run --restart-request)."`
-	Beat   superviseBeatCmd   `cmd:"" help:"Report for a worker that can't use the library: one beat for each line of standard input."`
+	Beat   superviseBeatCmd   `cmd:"" help:"Report for a worker that can't use the library: one beat for each line STATE [JOB [PROGRESS]] of standard input, or the same as JSON."`
 }
 
 // supervised is the store of supervision, open for one command.
@@ -53,6 +54,18 @@ func (f *meshFlags) open(ctx context.Context, log *zap.Logger) (*supervised, err
 func (s *supervised) close() {
 	s.store.Close()
 	s.nc.Close()
+}
+
+// maxAction bounds --action.
+const maxAction = 64
+
+// checkWorker refuses what is no worker's ID, before anything is opened.
+func checkWorker(worker string) error {
+	const most = 200
+	if token, err := wire.EscapeID(worker); err != nil || len(token) > most {
+		return fmt.Errorf("worker %.80q is not allowed: it must be UTF-8 of 1 to %d bytes, of which all but letters, digits, _ and - count three", worker, most)
+	}
+	return nil
 }
 
 // ask opens the store for one question, bounded as a whole.
@@ -134,10 +147,22 @@ type supervisePolicyCmd struct {
 	policyFlags
 }
 
-// policyReply is what policy answers with --json.
+// policyReply is what policy answers with --json: the policy by the names of its flags, times in milliseconds.
 type policyReply struct {
-	OK     bool             `json:"ok"`
-	Policy supervise.Policy `json:"policy"`
+	OK     bool           `json:"ok"`
+	Policy map[string]any `json:"policy"`
+}
+
+// policyJSON gives the policy's fields the names of the flags that set them.
+func policyJSON(p supervise.Policy) map[string]any {
+	return map[string]any{
+		"responsible": p.Responsible, "check_interval_ms": p.CheckInterval.Milliseconds(), "hung_after_ms": p.HungAfter.Milliseconds(),
+		"error_after_ms": p.ErrorAfter.Milliseconds(), "unreachable_after_ms": p.UnreachableAfter.Milliseconds(), "stalled_after_ms": p.StalledAfter.Milliseconds(),
+		"persistence_ms": p.Persistence.Milliseconds(), "cooldown_ms": p.Cooldown.Milliseconds(), "escalate_after_ms": p.EscalateAfter.Milliseconds(),
+		"breaker": p.Breaker, "breaker_window_ms": p.BreakerWindow.Milliseconds(), "command_limit_ms": p.CommandLimit.Milliseconds(),
+		"collect_limit_ms": p.CollectLimit.Milliseconds(), "fleet_budget": p.FleetBudget, "fleet_window_ms": p.FleetWindow.Milliseconds(),
+		"fleet_share": p.FleetShare, "fleet_floor": p.FleetFloor, "remind_ms": p.Remind.Milliseconds(), "retention_ms": p.Retention.Milliseconds(),
+	}
 }
 
 func (c *supervisePolicyCmd) Run(a *app) error {
@@ -145,7 +170,7 @@ func (c *supervisePolicyCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.print(policyReply{true, p}, func(w io.Writer) { err = p.WriteTable(w) })
+	return a.print(policyReply{true, policyJSON(p)}, func(w io.Writer) { err = p.WriteTable(w) })
 }
 
 type supervisePauseCmd struct {
@@ -167,6 +192,9 @@ func (c *supervisePauseCmd) Run(a *app) error {
 		if err := checkDuration("--for", c.For, time.Second, supervise.MaxMaintenance); err != nil {
 			return withCode(ExitUsage, err)
 		}
+	}
+	if err := checkText("--reason", c.Reason, maxReason); err != nil {
+		return withCode(ExitUsage, err)
 	}
 	ctl := supervise.Control{Mode: supervise.Paused, By: operator(), Reason: c.Reason}
 	if c.Maintenance {
@@ -239,7 +267,7 @@ type markReply struct {
 }
 
 func (c *superviseMarkCmd) Run(a *app) error {
-	if err := checkDuration("--for", c.For, time.Second, supervise.MaxMarker); err != nil {
+	if err := errors.Join(checkWorker(c.Worker), checkText("--action", c.Action, maxAction), checkDuration("--for", c.For, time.Second, supervise.MaxMarker)); err != nil {
 		return withCode(ExitUsage, err)
 	}
 	return c.ask(a, func(ctx context.Context, s *supervised) error {
@@ -265,6 +293,9 @@ type superviseUnmarkCmd struct {
 }
 
 func (c *superviseUnmarkCmd) Run(a *app) error {
+	if err := checkWorker(c.Worker); err != nil {
+		return withCode(ExitUsage, err)
+	}
 	return c.ask(a, func(ctx context.Context, s *supervised) error {
 		if err := supervise.ClearMarker(ctx, s.keys, c.Worker); err != nil {
 			return err
@@ -302,6 +333,9 @@ func parseBeat(line string) (b beatLine, err error) {
 // Run beats once for each line: the worker's own loop writes them, so that a loop that hangs is seen to hang. When the
 // input ends without a line "stopped" the heartbeat just grows old, for then the worker did not stop in order.
 func (c *superviseBeatCmd) Run(a *app) error {
+	if err := errors.Join(checkWorker(c.Worker), checkDuration("--every", c.Every, 50*time.Millisecond, time.Hour)); err != nil {
+		return withCode(ExitUsage, err)
+	}
 	ctx, cancel := context.WithTimeout(a.sig.ctx, storeTimeout)
 	defer cancel()
 	s, err := c.open(ctx, a.log)

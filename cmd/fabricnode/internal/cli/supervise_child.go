@@ -31,10 +31,10 @@ type childEvent struct {
 // restart.<worker>. An order that comes late, from a monitor that was frozen or because this program was, is refused by its
 // token or its time.
 func (c *superviseChildCmd) Run(a *app) error {
-	token, err := wire.EscapeID(c.Worker)
-	if err != nil {
+	if err := checkWorker(c.Worker); err != nil {
 		return withCode(ExitUsage, err)
 	}
+	token, _ := wire.EscapeID(c.Worker)
 	words := c.Command
 	if len(words) > 0 && words[0] == "--" {
 		words = words[1:]

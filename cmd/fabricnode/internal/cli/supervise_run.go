@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"natsfabric/supervise"
@@ -29,6 +32,18 @@ type superviseRunCmd struct {
 	HTTP           string   `name:"http" default:"off" placeholder:"ADDR" help:"Address of /healthz and /metrics; port 0 takes a free one. Default ${default}."`
 }
 
+// placeholderWorker stands for the worker's ID in a subject.
+const placeholderWorker = "{worker}"
+
+// checkSubject refuses what is no subject that a message can be published on.
+func checkSubject(flag, subject string) error {
+	bad := func(token string) bool { return token == "" || token == "*" || token == ">" }
+	if strings.ContainsAny(subject, " \t\r\n") || slices.ContainsFunc(strings.Split(subject, "."), bad) {
+		return fmt.Errorf("%s %.80q is not allowed: it must be a subject like alerts.shop, without spaces and wildcards", flag, subject)
+	}
+	return nil
+}
+
 // rule is one PATTERN=VALUE of a flag.
 type rule struct{ pattern, value string }
 
@@ -38,6 +53,9 @@ func parseRules(flag string, texts []string) ([]rule, error) {
 		pattern, value, ok := strings.Cut(text, "=")
 		if !ok || pattern == "" || strings.TrimSpace(value) == "" {
 			return nil, withCode(ExitUsage, fmt.Errorf("%s %q is not allowed: it must be PATTERN=VALUE, '*=docker restart {worker}' for instance", flag, text))
+		}
+		if _, err := path.Match(pattern, ""); err != nil {
+			return nil, withCode(ExitUsage, fmt.Errorf("%s %q is not allowed: %q is no pattern, * and gpu-* are some", flag, text, pattern))
 		}
 		out = append(out, rule{pattern, value})
 	}
@@ -77,7 +95,7 @@ func splitWords(text string) ([]string, error) {
 }
 
 // targets makes one target of each pattern, in the order in which the patterns first stand in the flags.
-func (c *superviseRunCmd) targets(s *supervised) ([]supervise.Target, error) {
+func (c *superviseRunCmd) targets(nc *nats.Conn) ([]supervise.Target, error) {
 	var out []supervise.Target
 	at := map[string]int{}
 	target := func(pattern string) *supervise.Target {
@@ -96,7 +114,7 @@ func (c *superviseRunCmd) targets(s *supervised) ([]supervise.Target, error) {
 	}{
 		{"--restart", c.Restart, func(t *supervise.Target, _ string, words []string) { t.Restarter = supervise.Command{Args: words} }},
 		{"--restart-request", c.RestartRequest, func(t *supervise.Target, v string, _ []string) {
-			t.Restarter = supervise.Request{Conn: s.nc, Subject: v}
+			t.Restarter = supervise.Request{Conn: nc, Subject: v}
 		}},
 		{"--logs", c.Logs, func(t *supervise.Target, _ string, words []string) { t.Collector = supervise.CommandLogs{Args: words} }},
 		{"--log-file", c.LogFile, func(t *supervise.Target, v string, _ []string) { t.Collector = supervise.FileTail{Path: v} }},
@@ -110,14 +128,52 @@ func (c *superviseRunCmd) targets(s *supervised) ([]supervise.Target, error) {
 			if err != nil {
 				return nil, withCode(ExitUsage, fmt.Errorf("%s: %w", f.flag, err))
 			}
+			if f.flag == "--restart-request" {
+				if err := checkSubject(f.flag, strings.ReplaceAll(r.value, placeholderWorker, "w")); err != nil {
+					return nil, withCode(ExitUsage, err)
+				}
+			}
 			f.set(target(r.pattern), r.value, words)
 		}
 	}
 	return out, nil
 }
 
+// config makes the monitor's configuration of the flags. Without a connection it only shows whether they are right.
+func (c *superviseRunCmd) config(a *app, nc *nats.Conn, p supervise.Policy) (cfg supervise.Config, err error) {
+	cfg = supervise.Config{Policy: p, Expected: c.Expect, Logger: a.log}
+	if cfg.Targets, err = c.targets(nc); err != nil {
+		return cfg, err
+	}
+	if cfg.Notifiers, err = c.notifiers(a, nc); err != nil {
+		return cfg, err
+	}
+	if err := c.restarts(p); err != nil {
+		return cfg, withCode(ExitUsage, err)
+	}
+	return cfg, inPolicyFlags(cfg.Validate())
+}
+
+// restarts refuses a policy that restarts while no flag says how.
+func (c *superviseRunCmd) restarts(p supervise.Policy) error {
+	if len(c.Restart)+len(c.RestartRequest) > 0 {
+		return nil
+	}
+	var which []string
+	for v, who := range p.Responsible {
+		if who == supervise.Restart {
+			which = append(which, string(v))
+		}
+	}
+	if len(which) == 0 {
+		return nil
+	}
+	slices.Sort(which)
+	return fmt.Errorf("nothing says how workers are restarted: give --restart '*=COMMAND {worker}' or --restart-request '*=SUBJECT.{worker}', or leave %s to a person (--responsible)", strings.Join(which, " and "))
+}
+
 // notifiers are the log, always, and what the flags name.
-func (c *superviseRunCmd) notifiers(a *app, s *supervised) ([]supervise.Notifier, error) {
+func (c *superviseRunCmd) notifiers(a *app, nc *nats.Conn) ([]supervise.Notifier, error) {
 	out := []supervise.Notifier{supervise.Log{Logger: a.log}}
 	for _, url := range c.Webhook {
 		w := supervise.Webhook{URL: url, Mention: c.Mention}
@@ -127,7 +183,10 @@ func (c *superviseRunCmd) notifiers(a *app, s *supervised) ([]supervise.Notifier
 		out = append(out, w)
 	}
 	for _, subject := range c.AlertSubject {
-		out = append(out, supervise.Subject{Conn: s.nc, Subject: subject})
+		if err := checkSubject("--alert-subject", subject); err != nil {
+			return nil, withCode(ExitUsage, err)
+		}
+		out = append(out, supervise.Subject{Conn: nc, Subject: subject})
 	}
 	return out, nil
 }
@@ -146,6 +205,9 @@ func (c *superviseRunCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if _, err := c.config(a, nil, p); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(a.sig.ctx, setupTimeout)
 	defer cancel()
 	s, err := c.open(ctx, a.log)
@@ -153,15 +215,9 @@ func (c *superviseRunCmd) Run(a *app) error {
 		return err
 	}
 	defer s.close()
-	cfg := supervise.Config{Policy: p, Expected: c.Expect, Logger: a.log}
-	if cfg.Targets, err = c.targets(s); err != nil {
+	cfg, err := c.config(a, s.nc, p)
+	if err != nil {
 		return err
-	}
-	if cfg.Notifiers, err = c.notifiers(a, s); err != nil {
-		return err
-	}
-	if err := cfg.Validate(); err != nil {
-		return inPolicyFlags(err)
 	}
 	m, err := supervise.NewMonitor(ctx, s.store, cfg)
 	if err != nil {

@@ -51,7 +51,7 @@ func TestSuperviseFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := r.Supervise.Run
-	targets, err := c.targets(&supervised{})
+	targets, err := c.targets(nil)
 	if err != nil || len(targets) != 2 || targets[0].Match != "gpu-*" || targets[1].Match != "*" || targets[1].Restarter != nil {
 		t.Errorf("targets %+v, %v", targets, err)
 	}
@@ -75,7 +75,7 @@ func TestSuperviseFlags(t *testing.T) {
 		r, err := parse(t, "supervise", "run", "--mesh", "m", args)
 		if err == nil {
 			if _, err = r.Supervise.Run.policy(); err == nil {
-				_, err = r.Supervise.Run.targets(&supervised{})
+				_, err = r.Supervise.Run.targets(nil)
 			}
 		}
 		if err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != ExitUsage {
