@@ -26,7 +26,7 @@ const (
 	slotSize   = 64 << 10
 
 	// movePrefix begins the keys of parts that go through a target's consumer, bulkPrefix those that are fetched.
-	movePrefix = "mv."
+	movePrefix = "to."
 	bulkPrefix = "bulk."
 )
 
@@ -68,7 +68,7 @@ func inboxPrefix(rid string, lifecycle uint64) string {
 	return movePrefix + rid + "." + strconv.FormatUint(lifecycle, 10) + "."
 }
 
-// Relaying is one part on its way to the relay stream.
+// Relaying is one part on its way to the move stream.
 type Relaying struct {
 	done chan struct{}
 	seq  uint64
@@ -126,7 +126,7 @@ func checkRelayTTL(ttl time.Duration) error {
 
 // relayPart publishes one part and lets a goroutine see to it that it is stored.
 func (s *Store) relayPart(ctx context.Context, w *window, key, op, part string, data []byte, ttl time.Duration) *Relaying {
-	sd := &sending{write: write{bucket: s.relay, key: key, blind: true, value: data, opID: op + "." + part, part: part, ttl: ttl}}
+	sd := &sending{write: write{bucket: s.moves, key: key, blind: true, value: data, opID: op + "." + part, part: part, ttl: ttl}}
 	if err := s.checkSize(sd); err != nil {
 		return relayed(err)
 	}
@@ -156,20 +156,23 @@ func (s *Store) relayPart(ctx context.Context, w *window, key, op, part string, 
 	return r
 }
 
-// ClearRelay removes what a move handed over, by its source, with bulk the bulk state too: a marker with a short life
-// takes its place. What is not cleared goes by its TTL. Errors are those of Relay.
-func (s *Store) ClearRelay(ctx context.Context, to Handover, bulk bool) error {
+// ClearRelay removes what a move handed over, by its source: its parts, its bulk state, or both. A marker with a short life
+// takes their place. What is not cleared goes by its TTL. Errors are those of Relay.
+func (s *Store) ClearRelay(ctx context.Context, to Handover, parts, bulk bool) error {
 	to.From = s.rid
 	if err := to.check(); err != nil {
 		return refused("clear", to.String(), err)
 	}
-	keys := []string{to.key()}
+	var keys []string
+	if parts {
+		keys = append(keys, to.key())
+	}
 	if bulk {
 		keys = append(keys, to.bulkKey())
 	}
 	var errs []error
 	for _, key := range keys {
-		_, err := s.write(ctx, write{bucket: s.relay, key: key, blind: true, opID: nuid.Next(), marker: true, ttl: dropTTL})
+		_, err := s.write(ctx, write{bucket: s.moves, key: key, blind: true, opID: nuid.Next(), marker: true, ttl: dropTTL})
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -215,25 +218,6 @@ func (w *window) leave(slots int) {
 	for range slots {
 		<-w.slots
 	}
-}
-
-// BulkRef says where a unit's bulk state stands in the relay stream. Its JSON form travels from source to target.
-type BulkRef struct {
-	// First and Last are the lowest and the highest sequence of the chunks.
-	First uint64 `json:"first"`
-	Last  uint64 `json:"last"`
-	// Chunks is their number, Chunk the size of each but the last, in bytes; Size that of all.
-	Chunks int `json:"chunks"`
-	Chunk  int `json:"chunk"`
-	Size   int `json:"size"`
-}
-
-func (r BulkRef) check() error {
-	if r.First == 0 || r.Last < r.First || r.Chunks < 1 || r.Chunk < 1 || r.Size < 0 || r.Size > MaxBulk ||
-		r.Chunks != max(1, (r.Size+r.Chunk-1)/r.Chunk) {
-		return fmt.Errorf("%+v is nothing that RelayBulk returned", r)
-	}
-	return nil
 }
 
 // chunkName names a chunk as a part.

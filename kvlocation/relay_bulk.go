@@ -16,30 +16,52 @@ const (
 	chunkSize = 256 << 10
 	// bulkSlots bounds what one RelayBulk has under way: 1 MiB.
 	bulkSlots = 1 << 20 / slotSize
-	// fetchPatience is how long replicas may be behind when chunks are fetched.
+	// fetchPatience is how long the next chunk may take to come.
 	fetchPatience = 10 * time.Second
 )
 
-// RelayBulk writes a unit's bulk state beside the parts that go through the target's consumer, and returns where it is
-// once all of it is acknowledged. At most 1 MiB of it is under way at once. Errors are those of Relay; CapacityExceeded
-// above MaxBulk.
-func (s *Store) RelayBulk(ctx context.Context, to Handover, data []byte, ttl time.Duration) (BulkRef, error) {
+// BulkRef says how a unit's bulk state is cut into chunks. Its JSON form travels from source to target, while the chunks are still
+// being written.
+type BulkRef struct {
+	// Chunks is their number, Chunk the size of each but the last, in bytes; Size that of all.
+	Chunks int `json:"chunks"`
+	Chunk  int `json:"chunk"`
+	Size   int `json:"size"`
+}
+
+func (r BulkRef) check() error {
+	if r.Chunks < 1 || r.Chunk < 1 || r.Size < 0 || r.Size > MaxBulk || r.Chunks != max(1, (r.Size+r.Chunk-1)/r.Chunk) {
+		return fmt.Errorf("%+v is nothing that BulkOf returned", r)
+	}
+	return nil
+}
+
+// BulkOf says how RelayBulk cuts a state of so many bytes.
+func (s *Store) BulkOf(size int) BulkRef {
+	ref := BulkRef{Chunk: min(chunkSize, s.MaxSpill()), Size: size}
+	ref.Chunks = max(1, (size+ref.Chunk-1)/ref.Chunk)
+	return ref
+}
+
+// RelayBulk writes a unit's bulk state beside the parts that go through the target's consumer, cut as BulkOf says, and returns when
+// all of it is acknowledged. The target may fetch it meanwhile. At most 1 MiB of it is under way at once. Errors are those of Relay;
+// CapacityExceeded above MaxBulk.
+func (s *Store) RelayBulk(ctx context.Context, to Handover, data []byte, ttl time.Duration) error {
 	to.From = s.rid
 	err := to.check()
 	if err == nil {
 		err = checkRelayTTL(ttl)
 	}
 	if err != nil {
-		return BulkRef{}, refused("relay", to.String(), err)
+		return refused("relay", to.String(), err)
 	}
 	if len(data) > MaxBulk {
-		return BulkRef{}, outcome.New("relay", outcome.CapacityExceeded, outcome.NotAccepted, to.String(),
+		return outcome.New("relay", outcome.CapacityExceeded, outcome.NotAccepted, to.String(),
 			fmt.Sprintf("the state has %d bytes, at most %d are allowed", len(data), MaxBulk))
 	}
 	ctx, cancel := context.WithCancel(ctx) // the first error ends the rest
 	defer cancel()
-	ref := BulkRef{Chunk: min(chunkSize, s.MaxSpill()), Size: len(data)}
-	ref.Chunks = max(1, (len(data)+ref.Chunk-1)/ref.Chunk)
+	ref := s.BulkOf(len(data))
 	w := newWindow(bulkSlots)
 	under := make([]*Relaying, 0, ref.Chunks)
 	for i := range ref.Chunks {
@@ -49,29 +71,24 @@ func (s *Store) RelayBulk(ctx context.Context, to Handover, data []byte, ttl tim
 		select {
 		case <-r.done: // refused
 			if r.err != nil {
-				return BulkRef{}, r.err
+				return r.err
 			}
 		default:
 		}
 	}
 	for _, r := range under {
-		seq, err := r.Wait(ctx)
-		if err != nil {
-			return BulkRef{}, err
-		}
-		ref.Last = max(ref.Last, seq)
-		if ref.First == 0 || seq < ref.First {
-			ref.First = seq
+		if _, err := r.Wait(ctx); err != nil {
+			return err
 		}
 	}
-	return ref, nil
+	return nil
 }
 
-// FetchBulk reads a unit's bulk state, all of it; whether it is what was written is for the caller's checksum to say. Any
-// replica may answer, at most 1 MiB at a time.
+// FetchBulk reads a unit's bulk state, all of it, as its chunks come; whether it is what was written is for the caller's checksum to
+// say. Any replica may answer, at most 1 MiB at a time.
 //
-// Errors are *outcome.Error with NotAccepted: InvalidOperation for a reference that is none, DataLost when chunks are
-// gone (or no replica has them for 10 s), Unavailable when the store does not answer.
+// Errors are *outcome.Error with NotAccepted: InvalidOperation for a reference that is none, DataLost when chunks were cleared or are of
+// another size, or when none has come for 10 s, Unavailable when the store does not answer.
 func (s *Store) FetchBulk(ctx context.Context, from Handover, ref BulkRef) ([]byte, error) {
 	err := from.check()
 	if err == nil {
@@ -86,14 +103,14 @@ func (s *Store) FetchBulk(ctx context.Context, from Handover, ref BulkRef) ([]by
 		data    = make([]byte, ref.Size)
 		have    = make([]bool, ref.Chunks)
 		missing = ref.Chunks
-		at      = ref.First
-		begun   = monotime.Now()
+		at      = uint64(1)
+		came    = monotime.Now() // the last chunk
 		lost    = func(why string) error {
 			return outcome.New("fetch", outcome.DataLost, outcome.NotAccepted, from.String(), fmt.Sprintf("%d of %d chunks are missing: %s", missing, ref.Chunks, why))
 		}
 	)
 	for try := 0; missing > 0; {
-		msgs, more, err := s.readBatch(ctx, s.relay, s.relay.subject+from.bulkKey(), at)
+		msgs, more, err := s.readBatch(ctx, s.moves, s.moves.subject+from.bulkKey(), at)
 		if err != nil {
 			return nil, err
 		}
@@ -103,23 +120,23 @@ func (s *Store) FetchBulk(ctx context.Context, from Handover, ref BulkRef) ([]by
 			switch {
 			case m.deleted():
 				return nil, lost("they were cleared")
-			case !ok || i >= ref.Chunks || have[i]:
+			case !ok || i < 0 || i >= ref.Chunks || have[i]:
 				continue
-			case copy(data[i*ref.Chunk:], m.value) != len(m.value) || len(m.value) != min(ref.Chunk, ref.Size-i*ref.Chunk):
+			case len(m.value) != min(ref.Chunk, ref.Size-i*ref.Chunk):
 				return nil, lost(fmt.Sprintf("chunk %d has %d bytes", i, len(m.value)))
 			}
+			copy(data[i*ref.Chunk:], m.value)
 			have[i] = true
 			missing--
+			try, came = 0, monotime.Now()
 		}
 		switch {
 		case missing == 0 || more:
-		case at > ref.Last:
-			return nil, lost("the rest is gone")
-		case monotime.Since(begun) > fetchPatience:
-			return nil, lost("no replica has the rest")
-		default: // by a replica that is behind
+		case monotime.Since(came) > fetchPatience:
+			return nil, lost(fmt.Sprintf("none has come for %v", fetchPatience))
+		default: // they are still being written, or the replica is behind
 			if err := s.sleep(ctx, backoff(try)); err != nil {
-				return nil, unavailable("fetch", from.String(), errors.Join(err, errors.New("the replica that answered is behind")))
+				return nil, unavailable("fetch", from.String(), errors.Join(err, errors.New("not all chunks have come")))
 			}
 			try++
 		}

@@ -198,18 +198,17 @@ func TestConformanceRelay(t *testing.T) {
 			to := newMove("tgt", 7)
 			to.From = "src"
 			relayAll(t, src, to, 4, nil)
-			ref, err := src.RelayBulk(testContext(t), to, []byte("state"), time.Minute)
-			if err != nil {
+			if err := src.RelayBulk(testContext(t), to, []byte("state"), time.Minute); err != nil {
 				t.Fatal(err)
 			}
 			in.wantParts(t, to.Op, 4)
-			if err := src.ClearRelay(testContext(t), to, true); err != nil {
+			if err := src.ClearRelay(testContext(t), to, true, true); err != nil {
 				t.Fatal(err)
 			}
 			for _, key := range []string{to.key(), to.bulkKey()} {
 				fabrictest.Eventually(t, time.Minute, "the marker to go", func() bool { return relayMessages(t, src, key) == 0 })
 			}
-			_, err = tgt.FetchBulk(briefly(t), to, ref)
+			_, err := tgt.FetchBulk(briefly(t), to, src.BulkOf(len("state")))
 			if k := outcome.KindOf(err); k != outcome.DataLost && k != outcome.Unavailable {
 				t.Errorf("fetch of what was cleared: %v", err)
 			}
@@ -237,11 +236,7 @@ func TestConformanceRelay(t *testing.T) {
 				if size > chunkSize { // and now and then an answer is lost
 					src.proxy.Arm(fabrictest.Trigger{Subject: src.relay.publish + to.bulkKey(), Answer: true, Action: fabrictest.Drop})
 				}
-				ref, err := src.RelayBulk(testContext(t), to, data, time.Minute)
-				if err != nil {
-					t.Fatal(err)
-				}
-				travelled, err := json.Marshal(ref)
+				travelled, err := json.Marshal(src.BulkOf(size))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -249,9 +244,14 @@ func TestConformanceRelay(t *testing.T) {
 				if err := json.Unmarshal(travelled, &there); err != nil {
 					t.Fatal(err)
 				}
+				written := make(chan error, 1) // it is fetched while it is being written
+				go func() { written <- src.RelayBulk(testContext(t), to, data, time.Minute) }()
 				got, err := tgt.FetchBulk(testContext(t), to, there)
 				if err != nil || !bytes.Equal(got, data) {
 					t.Fatalf("%d bytes: %d came, %v", size, len(got), err)
+				}
+				if err := <-written; err != nil {
+					t.Fatal(err)
 				}
 			}
 			if n := len(in.of("")); n != 0 {
@@ -402,13 +402,12 @@ func TestRelayRefuses(t *testing.T) {
 		_, err := p.Relay(ctx, c.to, c.part, nil, c.ttl).Wait(ctx)
 		wantError(t, err, outcome.InvalidOperation, outcome.NotAccepted)
 		if c.part != "" {
-			_, err = p.RelayBulk(ctx, c.to, nil, c.ttl)
-			wantError(t, err, outcome.InvalidOperation, outcome.NotAccepted)
+			wantError(t, p.RelayBulk(ctx, c.to, nil, c.ttl), outcome.InvalidOperation, outcome.NotAccepted)
 		}
 	}
 	_, err := p.Relay(ctx, good, "p", make([]byte, p.MaxSpill()+1), time.Minute).Wait(ctx)
 	wantError(t, err, outcome.CapacityExceeded, outcome.NotAccepted)
-	for _, ref := range []BulkRef{{}, {First: 5, Last: 4, Chunks: 1, Chunk: 1, Size: 1}, {First: 1, Last: 1, Chunks: 2, Chunk: 10, Size: 5}, {First: 1, Last: 2, Chunks: 1, Chunk: 1 << 40, Size: MaxBulk + 1}} {
+	for _, ref := range []BulkRef{{}, {Chunks: 2, Chunk: 10, Size: 5}, {Chunks: 1, Chunk: 1 << 40, Size: MaxBulk + 1}} {
 		_, err := p.FetchBulk(ctx, Handover{From: "src", RID: "tgt", Lifecycle: 7, Op: "x"}, ref)
 		wantError(t, err, outcome.InvalidOperation, outcome.NotAccepted)
 	}
@@ -458,14 +457,13 @@ func TestRelayRights(t *testing.T) {
 	to.From = "src"
 	relayAll(t, src, to, 3, nil)
 	in.wantParts(t, to.Op, 3)
-	ref, err := src.RelayBulk(testContext(t), to, bytes.Repeat([]byte("s"), chunkSize+1), time.Minute)
-	if err != nil {
+	if err := src.RelayBulk(testContext(t), to, bytes.Repeat([]byte("s"), chunkSize+1), time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tgt.FetchBulk(testContext(t), to, ref); err != nil {
+	if _, err := tgt.FetchBulk(testContext(t), to, src.BulkOf(chunkSize+1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := src.ClearRelay(testContext(t), to, true); err != nil {
+	if err := src.ClearRelay(testContext(t), to, true, true); err != nil {
 		t.Fatal(err)
 	}
 	mu.Lock()

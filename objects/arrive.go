@@ -27,6 +27,7 @@ type Arrival struct {
 
 	step  sync.Mutex // held by Load, Open and Abort while they run
 	slots map[*regType]int
+	most  int64
 	began time.Time // of Load
 	parts []*arriving
 
@@ -91,6 +92,7 @@ func (s *Service) Expect(u Unit, op string, until time.Time) (*Arrival, error) {
 			a.giveBack()
 			return fail(outcome.InvalidOperation, "type "+quote(t.Type)+" at node "+s.cfg.RID, cause)
 		}
+		a.most += int64(max(t.Count, 0)) * (int64(reg.MaxState) + int64(reg.MailboxBytes))
 		for range t.Count {
 			if err := a.slot(reg); err != nil {
 				a.giveBack()
@@ -108,6 +110,9 @@ func (s *Service) Expect(u Unit, op string, until time.Time) (*Arrival, error) {
 	s.stats.arrivals.Add(1)
 	return a, nil
 }
+
+// MaxBytes bounds what the unit's objects may bring, in bytes: the sum of what their types allow here, whatever the source says.
+func (a *Arrival) MaxBytes() int64 { return a.most }
 
 // slot takes one more slot for an object of a type.
 func (a *Arrival) slot(reg *regType) error {

@@ -13,7 +13,7 @@ import (
 )
 
 // cargoVersion begins the binary forms of Cargo and Held.
-const cargoVersion = 1
+const cargoVersion = 2
 
 // errCut says that a binary form ends too early, or has a length that cannot be.
 var errCut = errors.New("it is cut off or damaged")
@@ -140,6 +140,7 @@ func (p *packer) parcel(m *parcel) {
 	p.num(m.broadcast.Generation)
 	p.text(m.reply)
 	p.int(m.deadline)
+	p.num(uint64(m.hops))
 	p.flag(m.oneWay)
 	p.flag(m.sent)
 	p.text(m.sender.RID)
@@ -160,6 +161,7 @@ func (u *unpacker) parcel() (m parcel) {
 	m.chain, m.mark, m.timer = u.text(), u.text(), u.text()
 	m.broadcast = SpotRef{ID: u.text(), Generation: u.num()}
 	m.reply, m.deadline = u.text(), u.int()
+	m.hops = int(min(u.num(), MaxHops))
 	m.oneWay, m.sent = u.flag(), u.flag()
 	m.sender = channels.Sender{RID: u.text(), Lifecycle: u.num(), Client: u.text()}
 	return m

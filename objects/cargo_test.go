@@ -18,7 +18,7 @@ func sampleCargo() *Cargo {
 	key := kvlocation.ObjectKey{Kind: kvlocation.KindSpot, ID: "hall/1"}
 	p := parcel{
 		data: []byte("data"), header: nats.Header{"B": {"1", "2"}, "A": {""}}, chain: "actor/x", mark: "m",
-		broadcast: SpotRef{ID: "s", Generation: 7}, reply: "fab.m.node.a.1.r1.x", deadline: 1_700_000_000_000, oneWay: true,
+		broadcast: SpotRef{ID: "s", Generation: 7}, reply: "fab.m.node.a.1.r1.x", deadline: 1_700_000_000_000, oneWay: true, hops: 3,
 		sender: channels.Sender{RID: "a", Lifecycle: 3, Client: "c"}, sent: true,
 	}
 	return &Cargo{objects: []cargoObject{

@@ -189,11 +189,15 @@ func (s *Service) follow(in *channels.Inbound, key kvlocation.ObjectKey, verb st
 	return true
 }
 
-// handOn sends a message that was held here to where its object has gone.
+// handOn sends a message that was held here to where its object has gone. The error says that it was sent on too often, or could not be sent.
 func (s *Service) handOn(at place, key kvlocation.ObjectKey, p parcel) error {
+	if p.hops >= MaxHops {
+		s.stats.followRefused.Add(1)
+		return whyMoved.refusal("", key.String(), true)
+	}
 	h := make(nats.Header, len(p.header)+4)
 	maps.Copy(h, p.header)
-	h[wire.HeaderHops] = []string{"1"}
+	h[wire.HeaderHops] = []string{strconv.Itoa(p.hops + 1)}
 	if p.chain != "" {
 		h[wire.HeaderChain] = []string{p.chain}
 	}

@@ -100,7 +100,7 @@ func (s *Service) deadlinePast(ms int64) bool {
 func (s *Service) mailOf(o *object, p parcel, accepted bool) *envelope {
 	if p.timer != "" {
 		e := newOwn(mailTimer)
-		e.timer = &timer{o: o, name: p.timer, data: p.data, state: timerDue, due: tick()}
+		e.own().timer = &timer{o: o, name: p.timer, data: p.data, state: timerDue, due: tick()}
 		e.data = p.data
 		e.word.Store(envLeft | envAccepted)
 		return e
@@ -108,7 +108,7 @@ func (s *Service) mailOf(o *object, p parcel, accepted bool) *envelope {
 	e := newRemote(&movedMail{s: s, key: o.key(), p: p})
 	e.chain = parseChain(p.chain)
 	if p.mark != "" || !p.broadcast.IsZero() {
-		e.about = &about{broadcast: p.broadcast, mark: p.mark}
+		e.own().about = &about{broadcast: p.broadcast, mark: p.mark}
 	}
 	if accepted {
 		e.word.Store(envLeft | envAccepted)
@@ -128,6 +128,7 @@ func (s *Service) parcelOf(e *envelope) (p parcel, local bool) {
 			p.deadline = d.UnixMilli()
 		}
 		p.sender, p.sent = in.Sender()
+		p.hops = hopsOf(in.Header())
 	}
 	switch m := e.from.(type) {
 	case *channels.Inbound:
@@ -137,7 +138,7 @@ func (s *Service) parcelOf(e *envelope) (p parcel, local bool) {
 	case *routed:
 		inbound(m.Inbound)
 	case *movedMail:
-		p.reply, p.deadline, p.sender, p.sent = m.p.reply, m.p.deadline, m.p.sender, m.p.sent
+		p.reply, p.deadline, p.sender, p.sent, p.hops = m.p.reply, m.p.deadline, m.p.sender, m.p.sent, m.p.hops
 	case *storedFirst:
 		p.reply, p.deadline = m.doc.Reply, m.doc.Deadline
 	default:

@@ -21,6 +21,7 @@ type parcel struct {
 	reply    string
 	deadline int64
 	oneWay   bool
+	hops     int // how often it was sent on
 	sender   channels.Sender
 	sent     bool // sender is known
 }

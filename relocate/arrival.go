@@ -35,7 +35,7 @@ type arrival struct {
 	arr *objects.Arrival
 	res reservation
 
-	cargo atomic.Pointer[kvlocation.RelayPart]
+	cargo atomic.Pointer[handed]
 	cut   atomic.Pointer[marker]
 	held  atomic.Int64 // bytes of the held messages that came
 
@@ -51,41 +51,76 @@ type arrival struct {
 	opened  bool             // it was tried
 }
 
+// handed is what S hands over.
+type handed struct {
+	head manifest
+	data []byte // the cargo, unless it is fetched
+	err  error
+}
+
+// takeCargo takes what S hands over, once.
+func (a *arrival) takeCargo(b []byte) {
+	if a.cargo.Load() != nil {
+		return
+	}
+	c := &handed{}
+	if c.head, c.data, c.err = decodeCargo(b); a.cargo.CompareAndSwap(nil, c) {
+		a.post(event{kind: evCargo, revision: c.head.Prepared})
+	}
+}
+
 // take takes one part of the relay. It does not block.
 func (a *arrival) take(p kvlocation.RelayPart) {
 	if p.From != a.res.Source.RID {
 		return
 	}
-	switch n, isHeld := heldNumber(p.Part); {
-	case p.Part == partCargo:
-		if a.cargo.CompareAndSwap(nil, &p) {
-			head, _, err := decodeCargo(p.Data)
-			if err != nil {
-				a.fail(err)
-			}
-			a.post(event{kind: evCargo, revision: head.Prepared})
-		}
-	case isHeld:
-		if n > maxHeld || a.held.Add(int64(len(p.Data))) > 2*maxHeldBytes {
-			return // beyond the reservation; the prefix ends before it
-		}
-		h, err := objects.ParseHeld(p.Data)
-		if err == nil && h.Number() == n {
-			err = a.arr.Feed(h)
-		}
-		if err != nil {
-			a.s.log.Debug("a held message was not taken", zap.String("move", a.op), zap.Uint64("number", n), zap.Error(err))
-		}
-	case p.Part == partCut:
-		var m marker
-		if err := json.Unmarshal(p.Data, &m); err != nil || m.V != version {
-			a.s.log.Warn("a cutover marker that cannot be read", zap.String("move", a.op), zap.Error(err))
-			return
-		}
-		if a.cut.CompareAndSwap(nil, &m) {
-			a.post(event{kind: evCut})
-		}
+	if n, isHeld := heldNumber(p.Part); isHeld {
+		a.takeHeld(n, p.Data)
+	} else if p.Part == partCut {
+		a.takeMarker(p.Data)
 	}
+}
+
+// takeHeld takes one held message. What cannot be taken ends the prefix.
+func (a *arrival) takeHeld(n uint64, data []byte) {
+	if n > maxHeld || a.held.Add(int64(len(data))) > 2*maxHeldBytes {
+		return // beyond the reservation
+	}
+	h, err := objects.ParseHeld(data)
+	if err == nil && h.Number() == n {
+		err = a.arr.Feed(h)
+	}
+	if err != nil {
+		a.s.log.Debug("a held message was not taken", zap.String("move", a.op), zap.Uint64("number", n), zap.Error(err))
+	}
+}
+
+// takeMarker takes the cutover, and the held messages in it.
+func (a *arrival) takeMarker(b []byte) {
+	if a.cut.Load() != nil {
+		return
+	}
+	m, held, err := decodeMarker(b)
+	if err != nil {
+		a.s.log.Warn("a cutover marker that cannot be read", zap.String("move", a.op), zap.Error(err))
+		return
+	}
+	for i, data := range held {
+		a.takeHeld(uint64(i+1), data)
+	}
+	if a.cut.CompareAndSwap(nil, &m) {
+		a.post(event{kind: evCut})
+	}
+}
+
+// cutover takes the message with the cutover. Its answer says only that it came.
+func (a *arrival) cutover(in *channels.Inbound) {
+	if !from(in, a.res.Source) {
+		in.Refuse(outcome.InvalidOperation, "the cutover is for the source to say", nil)
+		return
+	}
+	a.takeMarker(in.Data())
+	reply(in, answer{V: version})
 }
 
 // fail keeps the first cause.
@@ -106,8 +141,13 @@ func (a *arrival) cause() error {
 	return a.failed
 }
 
-// await answers a question for relay-ready, now or when it is known.
+// await takes what S hands over, and answers its question for relay-ready, now or when it is known.
 func (a *arrival) await(in *channels.Inbound) {
+	if !from(in, a.res.Source) {
+		in.Refuse(outcome.InvalidOperation, "the question is for the source to ask", nil)
+		return
+	}
+	a.takeCargo(in.Data())
 	a.mu.Lock()
 	v := a.verdict
 	if v == nil {
@@ -236,13 +276,14 @@ func (a *arrival) write(act action) {
 
 // load restores the unit.
 func (a *arrival) load(ctx context.Context) error {
-	head, data, err := decodeCargo(a.cargo.Load().Data)
+	c := a.cargo.Load()
+	head, data, err := c.head, c.data, c.err
 	if err != nil {
 		return err
 	}
-	if most := a.res.Unit.MaxBytes + cargoSlack; int64(head.Size) > most {
+	if most := a.arr.MaxBytes() + cargoSlack; int64(head.Size) > most {
 		return outcome.Wrap("move", outcome.CapacityExceeded, outcome.NotAccepted, a.name,
-			fmt.Sprintf("what was handed over has %d bytes, the reservation is for %d", head.Size, most), objects.ErrStateTooLarge)
+			fmt.Sprintf("what was handed over has %d bytes, at most %d are allowed here", head.Size, most), objects.ErrStateTooLarge)
 	}
 	if head.Bulk != nil {
 		release, err := a.s.fetching.enter(ctx, head.Size)
@@ -251,7 +292,10 @@ func (a *arrival) load(ctx context.Context) error {
 		}
 		defer release()
 		from := handover{From: a.res.Source.RID, RID: a.s.cfg.RID, Lifecycle: a.s.cfg.Lifecycle, Op: a.op}
-		if data, err = a.s.cfg.Store.FetchBulk(ctx, from, *head.Bulk); err != nil {
+		fetching, cancel := context.WithTimeout(ctx, a.s.cfg.UnitTimeout)
+		data, err = a.s.cfg.Store.FetchBulk(fetching, from, *head.Bulk)
+		cancel()
+		if err != nil {
 			return err
 		}
 	}
@@ -265,7 +309,7 @@ func (a *arrival) load(ctx context.Context) error {
 	if err := head.verifyCounts(cargo); err != nil {
 		return err
 	}
-	a.cargo.Store(&kvlocation.RelayPart{}) // its bytes are not needed any more
+	a.cargo.Store(new(handed)) // its bytes are not needed any more
 	return a.arr.Load(ctx, cargo)
 }
 
@@ -303,7 +347,11 @@ func (a *arrival) notify() {
 	}
 	a.spawn(func(ctx context.Context) {
 		defer a.after(notifyEvery, evTick)
-		if _, err := a.s.ask(ctx, a.rec.source, verbCommitted, a.op, a.rec.key, n, askTimeout); err == nil {
+		data, err := json.Marshal(n)
+		if err == nil {
+			_, err = a.s.ask(ctx, a.rec.source, verbCommitted, a.op, a.rec.key, data, askTimeout)
+		}
+		if err == nil {
 			a.post(event{kind: evAcked})
 		}
 	})

@@ -22,7 +22,7 @@ func BenchmarkMove(b *testing.B) {
 			bed := newBed(b, servers)
 			n1, n2, n3 := bed.node("n1"), bed.node("n2"), bed.node("n3")
 			id := n1.make().ID
-			if _, err := n1.objects.Actors().Request(bed.ctx(), id, message{"pad:1024", 0}.encode()); err != nil {
+			if _, err := n1.objects.Actors().Request(bed.ctx(), id, message{Sender: "pad:1024", Seq: 0}.encode()); err != nil {
 				b.Fatal(err)
 			}
 			raw := newRaw(b, n1, n2)
@@ -128,7 +128,7 @@ func BenchmarkBulk(b *testing.B) {
 			bed := newBed(b, 1)
 			n1, n2 := bed.node("n1"), bed.node("n2")
 			id := n1.make().ID
-			if _, err := n1.objects.Actors().Request(bed.ctx(), id, message{fmt.Sprintf("pad:%d", size), 0}.encode()); err != nil {
+			if _, err := n1.objects.Actors().Request(bed.ctx(), id, message{Sender: fmt.Sprintf("pad:%d", size), Seq: 0}.encode()); err != nil {
 				b.Fatal(err)
 			}
 			var blackouts, raws []time.Duration

@@ -2,6 +2,7 @@ package relocate
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"hash/maphash"
 	"slices"
@@ -130,7 +131,11 @@ func (s *Service) reserve(ctx context.Context, u *objects.Unit, w wish) (target,
 			V: version, Unit: *u, Source: s.owner(), Version: w.version, Wave: w.wave, Named: w.rid != "",
 			Millis: (s.cfg.UnitTimeout + reservationSlack).Milliseconds(),
 		}
-		a, err := s.ask(ctx, to, verbReserve, op, u.Key, r, reserveTimeout)
+		question, err := json.Marshal(r)
+		if err != nil {
+			return target{}, "", err
+		}
+		a, err := s.ask(ctx, to, verbReserve, op, u.Key, question, reserveTimeout)
 		switch {
 		case err == nil && a.Reason == "" && a.Lease != 0:
 			to.Lease = a.Lease

@@ -2,7 +2,6 @@ package relocate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -53,8 +52,9 @@ type departure struct {
 	// The rest belongs to the unit's goroutine, and to what it has begun.
 	cargo  []byte
 	head   manifest
-	bulk   bool
 	handed bool
+	bulk   bool // chunks of the cargo went through the relay
+	parts  bool // the hold went through the relay
 	asked  bool // *accepted* was sent, or may have been
 	moved  Moved
 	marks  map[state]time.Time // when a state was entered
@@ -265,35 +265,30 @@ func (d *departure) seal() {
 	})
 }
 
-// maxInline is how many bytes of a cargo go through the target's consumer; more is fetched beside it, so that one large unit does not
-// stand before a small one.
+// maxInline is how many bytes of a cargo, or of a hold, go in one message; more goes through the relay stream.
 const maxInline = 128 << 10
 
-// hand relays what was captured and asks for relay-ready.
+// inline is maxInline, or less where the server takes only smaller messages.
+func (d *departure) inline() int { return min(maxInline, d.s.cfg.Store.MaxSpill()/2) }
+
+// hand hands over what was captured and asks for relay-ready. T fetches a large cargo while it is still being written.
 func (d *departure) hand(ctx context.Context) {
 	inline := d.cargo
-	if len(inline) > min(maxInline, d.s.cfg.Store.MaxSpill()/2) {
-		d.bulk = true
-		ref, err := d.s.cfg.Store.RelayBulk(ctx, d.to, d.cargo, d.ttl)
-		if err != nil {
-			d.giveUp(err)
-			return
-		}
-		d.head.Bulk, inline = &ref, nil
+	if len(inline) > d.inline() {
+		ref := d.s.cfg.Store.BulkOf(len(inline))
+		d.bulk, d.head.Bulk, inline = true, &ref, nil
+		d.spawn(func(ctx context.Context) {
+			if err := d.s.cfg.Store.RelayBulk(ctx, d.to, d.cargo, d.ttl); err != nil && ctx.Err() == nil {
+				d.giveUp(err)
+			}
+		})
 	}
-	part, err := encodeCargo(d.head, inline)
+	question, err := encode(d.head, inline)
 	if err != nil {
 		d.giveUp(err)
 		return
 	}
-	r := d.s.cfg.Store.Relay(ctx, d.to, partCargo, part, d.ttl)
-	d.cargo = nil
-	d.spawn(func(ctx context.Context) {
-		if _, err := r.Wait(ctx); err != nil && ctx.Err() == nil {
-			d.giveUp(err)
-		}
-	})
-	d.askReady(ctx)
+	d.askReady(ctx, question)
 }
 
 // giveUp says that the move has failed.
@@ -303,10 +298,10 @@ func (d *departure) giveUp(err error) {
 }
 
 // askReady asks T until it says that it is ready or has failed. What is not answered is asked again.
-func (d *departure) askReady(ctx context.Context) {
+func (d *departure) askReady(ctx context.Context, question []byte) {
 	for nobody := 0; ctx.Err() == nil; {
 		begun := time.Now()
-		a, err := d.s.ask(ctx, d.rec.target, verbReady, d.op, d.unit.Key, nil, readyTimeout)
+		a, err := d.s.ask(ctx, d.rec.target, verbReady, d.op, d.unit.Key, question, readyTimeout)
 		switch {
 		case err == nil && a.Reason == "":
 			d.post(event{kind: evReady})
@@ -320,41 +315,64 @@ func (d *departure) askReady(ctx context.Context) {
 				return
 			}
 		}
-		if pause := lookEvery/4 - time.Since(begun); pause > 0 {
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
-		}
+		wait(ctx, againAsk-time.Since(begun))
 	}
 }
+
+// againAsk is the least time between two questions that go unanswered.
+const againAsk = lookEvery / 4
 
 // maxNobody is how many questions that nobody listens for make T gone.
 const maxNobody = 4
 
-// cutover publishes what is held, numbered, and the marker.
+// cutover publishes what is held, numbered, and the marker: in one message if there is room, else part by part through the relay.
 func (d *departure) cutover(ctx context.Context) {
-	held := d.dep.Held(maxHeld, maxHeldBytes)
-	most := d.s.cfg.Store.MaxSpill()
-	var last uint64
-	for _, h := range held {
+	m := marker{V: version, Revision: d.rec.at.Revision}
+	var err error
+	if m.Record, err = d.rec.at.Record.MarshalJSON(); err != nil {
+		d.s.log.Error("the cutover marker cannot be written, the target goes on after its fallback", zap.String("object", d.name), zap.Error(err))
+		return
+	}
+	var (
+		held  [][]byte
+		size  int
+		names []string
+		most  = d.s.cfg.Store.MaxSpill()
+	)
+	for _, h := range d.dep.Held(maxHeld, maxHeldBytes) {
 		data, err := h.MarshalBinary()
 		if err != nil || len(data) > most {
 			break // T's prefix ends before it, so that it goes to T on its own afterwards
 		}
-		d.s.cfg.Store.Relay(ctx, d.to, fmt.Sprintf("%s%d", partHeld, h.Number()), data, d.ttl)
-		last = h.Number()
+		held, names = append(held, data), append(names, fmt.Sprintf("%s%d", partHeld, h.Number()))
+		size += len(data)
+		m.Held = h.Number()
 	}
-	m := marker{V: version, Revision: d.rec.at.Revision, Held: last}
-	var err error
-	if m.Record, err = d.rec.at.Record.MarshalJSON(); err == nil {
-		var data []byte
-		if data, err = json.Marshal(m); err == nil {
-			d.s.cfg.Store.Relay(ctx, d.to, partCut, data, d.ttl)
+	if size <= d.inline() {
+		for _, data := range held {
+			m.Sizes = append(m.Sizes, len(data))
 		}
+		d.cut(ctx, m, held)
+		return
 	}
-	if err != nil { // T goes on after its fallback
-		d.s.log.Error("the cutover marker cannot be written", zap.String("object", d.name), zap.Error(err))
+	d.parts = true
+	for i, data := range held {
+		d.s.cfg.Store.Relay(ctx, d.to, names[i], data, d.ttl)
+	}
+	if data, err := encode(m); err == nil {
+		d.s.cfg.Store.Relay(ctx, d.to, partCut, data, d.ttl)
+	}
+}
+
+// cut brings the marker to T. It is asked again while that may still be in time.
+func (d *departure) cut(ctx context.Context, m marker, held [][]byte) {
+	question, err := encode(m, held...)
+	for err == nil && ctx.Err() == nil {
+		begun := time.Now()
+		if _, err := d.s.ask(ctx, d.rec.target, verbCut, d.op, d.unit.Key, question, Fallback); err == nil {
+			return
+		}
+		wait(ctx, againAsk-time.Since(begun))
 	}
 }
 
@@ -402,16 +420,16 @@ func (d *departure) lose() {
 func (d *departure) sweep() {
 	switch d.runner.unit.state {
 	case srcDone, srcKept, srcLost:
-		if !d.handed {
-			return
-		}
 	default:
+		return
+	}
+	if !d.bulk && !d.parts {
 		return
 	}
 	d.s.background(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 		defer cancel()
-		if err := d.s.cfg.Store.ClearRelay(ctx, d.to, d.bulk); err != nil {
+		if err := d.s.cfg.Store.ClearRelay(ctx, d.to, d.parts, d.bulk); err != nil {
 			d.s.log.Debug("what was relayed goes by its TTL", zap.String("move", d.op), zap.Error(err))
 		}
 	})

@@ -9,8 +9,8 @@ import (
 	"natsfabric/outcome"
 )
 
-// What only the other side of a move may say is refused from anybody else: a commit's notice, with an h of its own, and a reservation in another
-// node's name.
+// What only the other side of a move may say is refused from anybody else: a commit's notice, with an h of its own, a cargo, a marker, and a
+// reservation in another node's name.
 func TestForged(t *testing.T) {
 	t.Parallel()
 	b, n1, n2, n3, id := three(t)
@@ -25,8 +25,13 @@ func TestForged(t *testing.T) {
 	v := n1.begin(id, "n2")
 	commit.Wait(t)
 	m, _ := b.entry(actorKey(id)).Move()
-	if a, err := say(n1, "committed", m.Op, `{"v":1,"h":7,"owner_generation":2}`); outcome.KindOf(err) != outcome.InvalidOperation {
+	if a, err := say(n1, "committed", m.Op, `{"v":2,"h":7,"owner_generation":2}`); outcome.KindOf(err) != outcome.InvalidOperation {
 		t.Errorf("a forged notice is answered with %s, %v", a, err)
+	}
+	for _, verb := range []string{"ready", "cut"} {
+		if a, err := say(n2, verb, m.Op, ""); outcome.KindOf(err) != outcome.InvalidOperation {
+			t.Errorf("a forged %s is answered with %s, %v", verb, a, err)
+		}
 	}
 	select {
 	case <-v.done:
@@ -37,11 +42,11 @@ func TestForged(t *testing.T) {
 	if _, err := v.wait(t); err != nil {
 		t.Error(err)
 	}
-	body := `{"v":1,"unit":{},"source":{"rid":"n1","lifecycle":2},"named":true,"ms":1000}`
+	body := `{"v":2,"unit":{},"source":{"rid":"n1","lifecycle":2},"named":true,"ms":1000}`
 	if a, err := say(n2, "reserve", "someop", body); err != nil || !strings.Contains(a, "the source is") {
 		t.Errorf("a forged reservation is answered with %s, %v", a, err)
 	}
-	for _, what := range []string{`{`, `{"v":2}`} {
+	for _, what := range []string{`{`, `{"v":1}`} {
 		if a, err := say(n2, "reserve", "otherop", what); err != nil || !strings.Contains(a, "reservation") {
 			t.Errorf("%s is answered with %s, %v", what, a, err)
 		}

@@ -112,7 +112,7 @@ func TestLeaseRegainedMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.wantOwner(actorKey(id), "n2", true)
-	if _, err := n3.objects.Actors().Request(b.ctx(), id, message{"s", 0}.encode()); err != nil {
+	if _, err := n3.objects.Actors().Request(b.ctx(), id, message{Sender: "s", Seq: 0}.encode()); err != nil {
 		t.Error(err)
 	}
 }
@@ -195,7 +195,7 @@ func TestStopWhileAccepting(t *testing.T) {
 	v := n1.begin(id, "n2")
 	g.wait(t)
 	sent := make(chan error, 1)
-	go func() { sent <- n1.objects.Actors().Send(b.ctx(), id, message{"s", 0}.encode()) }()
+	go func() { sent <- n1.objects.Actors().Send(b.ctx(), id, message{Sender: "s", Seq: 0}.encode()) }()
 	fabrictest.Eventually(t, long, "the message is held", func() bool {
 		x, err := n1.objects.Explain(b.ctx(), objects.ExplainRequest{Kind: kvlocation.KindActor, ID: id})
 		return err == nil && x.Object != nil && x.Object.Mail == 1
@@ -219,7 +219,7 @@ func TestStopWhileAccepting(t *testing.T) {
 			t.Errorf("a turn ran at the source: %+v", r)
 		}
 	}
-	if _, err := n2.objects.Actors().Request(b.ctx(), id, message{"s", 1}.encode()); err != nil {
+	if _, err := n2.objects.Actors().Request(b.ctx(), id, message{Sender: "s", Seq: 1}.encode()); err != nil {
 		t.Error(err)
 	}
 }

@@ -286,7 +286,7 @@ func TestHostBlocked(t *testing.T) {
 		if res := n1.blocked(b.ctx(), relocate.StoreUnavailable); res.KeptCount != 2 {
 			t.Errorf("%+v", res)
 		}
-		if _, err := n1.objects.Actors().Request(b.ctx(), id, message{"s", 0}.encode()); err != nil {
+		if _, err := n1.objects.Actors().Request(b.ctx(), id, message{Sender: "s", Seq: 0}.encode()); err != nil {
 			t.Errorf("the object does not serve while its preparing is unknown: %v", err)
 		}
 		lost.Disarm()
@@ -347,7 +347,7 @@ func TestHostSpots(t *testing.T) {
 			}
 			to := b.entry(kvlocation.ObjectKey{Kind: kvlocation.KindSpot, ID: "lobby"}).Record.Owner.RID
 			for _, a := range actors {
-				r, err := n1.objects.Actors().Request(b.ctx(), a.ID, message{"s", 0}.encode())
+				r, err := n1.objects.Actors().Request(b.ctx(), a.ID, message{Sender: "s", Seq: 0}.encode())
 				if err != nil || !strings.HasSuffix(string(r.Data), to) {
 					t.Errorf("%s answers %s, %v; the Spot is at %s", a, r.Data, err, to)
 				}

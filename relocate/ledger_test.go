@@ -42,6 +42,7 @@ type run struct {
 type message struct {
 	Sender string `json:"sender"`
 	Seq    int    `json:"seq"`
+	Pad    []byte `json:"pad,omitempty"`
 }
 
 func (m message) encode() []byte {
@@ -155,6 +156,11 @@ type sender struct {
 
 // send starts a sender. every is the pause between two requests, timeout that of one.
 func (n *node) send(id, name string, every, timeout time.Duration) *sender {
+	return n.sendLarge(id, name, every, timeout, 0)
+}
+
+// sendLarge is send with so many bytes in each request.
+func (n *node) sendLarge(id, name string, every, timeout time.Duration, size int) *sender {
 	s := &sender{name: name, stop: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
@@ -168,7 +174,7 @@ func (n *node) send(id, name string, every, timeout time.Duration) *sender {
 			case <-tick.C:
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), timeout)
-			_, err := n.objects.Actors().Request(ctx, id, message{name, seq}.encode())
+			_, err := n.objects.Actors().Request(ctx, id, message{name, seq, make([]byte, size)}.encode())
 			cancel()
 			now := time.Now()
 			s.mu.Lock()

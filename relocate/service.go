@@ -185,17 +185,7 @@ func (s *Service) agree(ctx context.Context, key kvlocation.ObjectKey, generatio
 }
 
 // ask puts one question to the other side.
-func (s *Service) ask(ctx context.Context, to kvlocation.Owner, verb, op string, key kvlocation.ObjectKey, body any, timeout time.Duration) (answer, error) {
-	var (
-		data []byte
-		a    answer
-		err  error
-	)
-	if body != nil {
-		if data, err = json.Marshal(body); err != nil {
-			return a, err
-		}
-	}
+func (s *Service) ask(ctx context.Context, to kvlocation.Owner, verb, op string, key kvlocation.ObjectKey, data []byte, timeout time.Duration) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	r, err := s.cfg.Router.CallRun(ctx, &channels.RunCall{
@@ -267,6 +257,12 @@ func (s *Service) handle(in *channels.Inbound) {
 			return
 		}
 		reply(in, s.verdicts.of(op))
+	case verbCut:
+		if a, ok := s.arrivals.get(op); ok {
+			a.cutover(in)
+			return
+		}
+		reply(in, answer{V: version}) // it has come to its end already
 	case verbCancel:
 		if a, ok := s.arrivals.get(op); ok {
 			a.post(event{kind: evCancel})

@@ -19,7 +19,7 @@ func TestBulkBesideSmall(t *testing.T) {
 	b, n1, n2, _, big := three(t)
 	small := n1.make().ID
 	for id, size := range map[string]int{big: 16 << 20, small: 1 << 10} {
-		if _, err := n1.objects.Actors().Request(b.ctx(), id, message{fmt.Sprintf("pad:%d", size), 0}.encode()); err != nil {
+		if _, err := n1.objects.Actors().Request(b.ctx(), id, message{Sender: fmt.Sprintf("pad:%d", size), Seq: 0}.encode()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -35,26 +35,26 @@ func TestBulkBesideSmall(t *testing.T) {
 	}
 	t.Logf("%d bytes in %v", m.Bytes, m.Phases.Blackout)
 	n2.move(big, "n1") // and back: what arrived is what left
-	if r, err := n1.objects.Actors().Request(b.ctx(), big, message{"s", 1}.encode()); err != nil || string(r.Data) != "2 n1" {
+	if r, err := n1.objects.Actors().Request(b.ctx(), big, message{Sender: "s", Seq: 1}.encode()); err != nil || string(r.Data) != "2 n1" {
 		t.Errorf("%s, %v", r.Data, err)
 	}
 }
 
-// A lost, doubled or damaged part: a damaged cargo is refused before anything runs, a doubled part changes nothing.
+// A damaged cargo is refused before anything runs; a cargo or a marker that comes twice changes nothing.
 func TestDamagedCargo(t *testing.T) {
 	t.Parallel()
 	b, n1, n2, n3, id := three(t)
 	s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 	received(t, 5, s)
-	n1.proxy.Arm(with(part("cargo"), fabrictest.Replace(func(m fabrictest.Message) fabrictest.Message {
+	n1.proxy.Arm(with(asked("ready"), fabrictest.Replace(func(m fabrictest.Message) fabrictest.Message {
 		m.Payload = append([]byte(nil), m.Payload...)
 		m.Payload[len(m.Payload)-1] ^= 1
 		return m
 	}), 1))
 	_, err := n1.moves.Move(b.ctx(), actorKey(id), 0, "n2")
 	wantReason(t, err, outcome.NotAccepted, relocate.RelocationFailed, "checksum")
-	for _, name := range []string{"cargo", "cut"} {
-		copied := n1.proxy.Arm(with(part(name), fabrictest.Duplicate, 1))
+	for _, name := range []string{"ready", "cut"} {
+		copied := n1.proxy.Arm(with(asked(name), fabrictest.Duplicate, 1))
 		n1.move(id, "n2")
 		copied.Release()
 		n2.move(id, "n1")

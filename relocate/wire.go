@@ -21,20 +21,20 @@ const serviceName = "mv"
 // The verbs. docs/relocation.md lists them with the relay's parts: they are the steps at which tests strike.
 const (
 	verbReserve   = "reserve"   // S asks T for a place; the answer is T's agreement
-	verbReady     = "ready"     // S asks for relay-ready; the answer comes once the unit is restored, or has failed
+	verbReady     = "ready"     // S hands over what it captured and asks for relay-ready; the answer comes once that is restored, or has failed
+	verbCut       = "cut"       // S has accepted: the cutover marker, with what was held
 	verbCancel    = "cancel"    // S tells T that it has given the move up: a reason to look at the record
 	verbCommitted = "committed" // T tells S the commit's h; the answer says that S knows it
 )
 
-// The names of the relay's parts.
+// The names of the relay's parts, for a hold that has no room in one message.
 const (
-	partCargo = "cargo"
-	partHeld  = "held-" // and the message's number
-	partCut   = "cut"
+	partHeld = "held-" // and the message's number
+	partCut  = "cut"
 )
 
 // version is that of the messages and parts; another one is refused.
-const version = 1
+const version = 2
 
 // reservation asks for a place.
 type reservation struct {
@@ -72,7 +72,7 @@ type notice struct {
 	Fallback        bool   `json:"fallback,omitempty"`
 }
 
-// manifest stands at the head of the part cargo and says what follows, there or as bulk state.
+// manifest stands at the head of the question for relay-ready and says what follows, there or as bulk state.
 type manifest struct {
 	V int `json:"v"`
 	// Prepared is the revision of *preparing*: what L says from below it is stale.
@@ -88,11 +88,13 @@ type manifest struct {
 	Bulk *kvlocation.BulkRef `json:"bulk,omitempty"`
 }
 
-// marker is the part cut: S has accepted, and Held messages were published before it.
+// marker is the cutover: S has accepted, and Held messages were published with it, or before it.
 type marker struct {
 	V        int    `json:"v"`
 	Revision uint64 `json:"revision"`
 	Held     uint64 `json:"held"`
+	// Sizes are those of the held messages that follow it, in bytes.
+	Sizes []int `json:"sizes,omitempty"`
 	// Record is the record at Revision, so that the commit needs no read.
 	Record json.RawMessage `json:"record"`
 }
@@ -101,41 +103,73 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func checksum(data []byte) uint32 { return crc32.Checksum(data, castagnoli) }
 
-// encodeCargo makes the part cargo: length of the manifest, manifest, and what follows.
-func encodeCargo(m manifest, inline []byte) ([]byte, error) {
-	head, err := json.Marshal(m)
+// encode makes a message of a head and what follows it: length of the head, head, bodies.
+func encode(head any, bodies ...[]byte) ([]byte, error) {
+	h, err := json.Marshal(head)
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, 0, 4+len(head)+len(inline))
-	b = binary.BigEndian.AppendUint32(b, uint32(len(head)))
-	b = append(b, head...)
-	return append(b, inline...), nil
+	size := 4 + len(h)
+	for _, b := range bodies {
+		size += len(b)
+	}
+	b := binary.BigEndian.AppendUint32(make([]byte, 0, size), uint32(len(h)))
+	b = append(b, h...)
+	for _, body := range bodies {
+		b = append(b, body...)
+	}
+	return b, nil
 }
 
-// decodeCargo reads it. The error is a ProtocolError.
+// decode reads the head of such a message and returns what follows. The error is a ProtocolError that names the message.
+func decode(b []byte, what string, head any) (rest []byte, err error) {
+	if len(b) < 4 || uint64(binary.BigEndian.Uint32(b)) > uint64(len(b)-4) {
+		return nil, unreadable(what, "is cut off")
+	}
+	n := 4 + int(binary.BigEndian.Uint32(b))
+	if err := json.Unmarshal(b[4:n], head); err != nil {
+		return nil, unreadable(what, "cannot be read: "+err.Error())
+	}
+	return b[n:], nil
+}
+
+func unreadable(what, why string) error {
+	return outcome.New("move", outcome.ProtocolError, outcome.NotAccepted, "", "the "+what+" "+why)
+}
+
+// decodeCargo reads what S hands over.
 func decodeCargo(b []byte) (m manifest, inline []byte, err error) {
-	bad := func(why string) error {
-		return outcome.New("move", outcome.ProtocolError, outcome.NotAccepted, "", "the part "+partCargo+" "+why)
+	const what = "cargo"
+	inline, err = decode(b, what, &m)
+	switch {
+	case err != nil:
+	case m.V != version:
+		err = unreadable(what, fmt.Sprintf("has version %d, this program knows %d", m.V, version))
+	case m.Size < 0 || m.Size > kvlocation.MaxBulk:
+		err = unreadable(what, fmt.Sprintf("speaks of %d bytes", m.Size))
+	case m.Bulk != nil && m.Bulk.Size != m.Size:
+		err = unreadable(what, fmt.Sprintf("speaks of %d bytes, and of %d in chunks", m.Size, m.Bulk.Size))
 	}
-	if len(b) < 4 {
-		return m, nil, bad("is cut off")
+	return m, inline, err
+}
+
+// decodeMarker reads the cutover and the held messages in it.
+func decodeMarker(b []byte) (m marker, held [][]byte, err error) {
+	const what = "cutover marker"
+	rest, err := decode(b, what, &m)
+	switch {
+	case err != nil:
+		return m, nil, err
+	case m.V != version:
+		return m, nil, unreadable(what, fmt.Sprintf("has version %d, this program knows %d", m.V, version))
 	}
-	n := binary.BigEndian.Uint32(b)
-	b = b[4:]
-	if uint64(n) > uint64(len(b)) {
-		return m, nil, bad("is cut off")
+	for _, n := range m.Sizes {
+		if n < 0 || n > len(rest) {
+			return m, nil, unreadable(what, "is cut off")
+		}
+		held, rest = append(held, rest[:n:n]), rest[n:]
 	}
-	if err := json.Unmarshal(b[:n], &m); err != nil {
-		return m, nil, bad("cannot be read: " + err.Error())
-	}
-	if m.V != version {
-		return m, nil, bad(fmt.Sprintf("has version %d, this program knows %d", m.V, version))
-	}
-	if m.Size < 0 || m.Size > kvlocation.MaxBulk {
-		return m, nil, bad(fmt.Sprintf("speaks of %d bytes", m.Size))
-	}
-	return m, b[n:], nil
+	return m, held, nil
 }
 
 // verify compares a cargo with its manifest.
