@@ -403,3 +403,21 @@ func TestCredentials(t *testing.T) {
 		})
 	}
 }
+
+// A right that the user lacks is told once, however often the request behind it is sent again.
+func TestMissingRight(t *testing.T) {
+	t.Parallel()
+	bin := program(t)
+	srv := fabrictest.StartServer(t, fabrictest.WithConfig(`authorization { users: [
+		{ user: all, password: p }
+		{ user: reader, password: p, permissions: { publish: { deny: "$KV.>" } } }
+	] }`))
+	to := []string{"--mesh", "shop", "--server", srv.URL(), "--password", "p"}
+	if r := run(t, bin, "", append([]string{"init", "--user", "all"}, to...)...); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	r := run(t, bin, "", append([]string{"workers", "--user", "reader"}, to...)...)
+	if r.code != 6 || strings.Count(r.stderr, "the NATS user lacks a right") != 1 || strings.Count(r.stderr, "Violation") != 1 || !strings.Contains(r.stderr, "$KV.FABRIC_shop_SUPERVISE.probe.") {
+		t.Errorf("exit code %d; it wrote:\n%s", r.code, r.stderr)
+	}
+}

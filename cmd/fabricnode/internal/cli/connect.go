@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -57,12 +58,24 @@ func (f *meshFlags) validate() error {
 	return checkDuration("--connect-timeout", f.ConnectTimeout, 100*time.Millisecond, 5*time.Minute)
 }
 
-// dial opens a plain connection, for what needs no client of the mesh.
-func (f *meshFlags) dial(ctx context.Context) (*nats.Conn, error) {
+// dial opens a plain connection, for what needs no client of the mesh. What the server refuses later is logged once: the
+// requests behind it are sent again until the command's time is over.
+func (f *meshFlags) dial(ctx context.Context, log *zap.Logger) (*nats.Conn, error) {
 	if err := errors.Join(wire.CheckName("Mesh", f.Mesh), f.validate()); err != nil {
 		return nil, inFlags(err)
 	}
-	nc, err := fabric.Dial(ctx, "fabricnode", f.connect())
+	var first sync.Once
+	connect := f.connect()
+	connect.Options = append(connect.Options, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		first.Do(func() {
+			if errors.Is(err, nats.ErrPermissionViolation) {
+				log.Warn("the NATS user lacks a right; docs/api.md lists those that each role needs", zap.Error(err))
+				return
+			}
+			log.Warn("NATS reports an error", zap.Error(err))
+		})
+	}))
+	nc, err := fabric.Dial(ctx, "fabricnode", connect)
 	return nc, startError(err)
 }
 

@@ -27,7 +27,7 @@ type fenceCmd struct {
 
 // fenceStore opens the store of leaderships. The name that it goes by there is a fresh one.
 func (f *meshFlags) fenceStore(ctx context.Context, a *app) (*kvlocation.Store, *nats.Conn, error) {
-	nc, err := f.dial(ctx)
+	nc, err := f.dial(ctx, a.log)
 	if err != nil {
 		return nil, nil, err
 	}

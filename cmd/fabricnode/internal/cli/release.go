@@ -103,7 +103,7 @@ func (c *releaseCmd) Run(a *app) error {
 	}
 	ctx, cancel := context.WithTimeout(a.sig.ctx, c.Timeout)
 	defer cancel()
-	nc, err := c.dial(ctx)
+	nc, err := c.dial(ctx, a.log)
 	if err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func (c *relocateCmd) Run(a *app) error {
 	}
 	ctx, cancel := context.WithTimeout(a.sig.ctx, c.Timeout)
 	defer cancel()
-	nc, err := c.dial(ctx)
+	nc, err := c.dial(ctx, a.log)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (c *drainCmd) Run(a *app) error {
 	}
 	ctx, cancel := context.WithTimeout(a.sig.ctx, c.Timeout)
 	defer cancel()
-	nc, err := c.dial(ctx)
+	nc, err := c.dial(ctx, a.log)
 	if err != nil {
 		return err
 	}

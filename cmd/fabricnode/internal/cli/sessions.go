@@ -38,7 +38,7 @@ func (c *sessionsCmd) Run(a *app) error {
 	}
 	ctx, cancel := context.WithTimeout(a.sig.ctx, storeTimeout)
 	defer cancel()
-	nc, err := c.dial(ctx)
+	nc, err := c.dial(ctx, a.log)
 	if err != nil {
 		return err
 	}

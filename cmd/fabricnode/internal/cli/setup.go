@@ -70,7 +70,7 @@ type setupReply struct {
 func (f *meshFlags) do(a *app, run func(context.Context, *nats.Conn, kvlocation.Setup) (kvlocation.Report, error), sf setupFlags) error {
 	ctx, cancel := context.WithTimeout(a.sig.ctx, setupTimeout)
 	defer cancel()
-	nc, err := f.dial(ctx)
+	nc, err := f.dial(ctx, a.log)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ type supervised struct {
 
 // open opens the store of supervision. The name that it goes by there is a fresh one.
 func (f *meshFlags) open(ctx context.Context, log *zap.Logger) (*supervised, error) {
-	nc, err := f.dial(ctx)
+	nc, err := f.dial(ctx, log)
 	if err != nil {
 		return nil, err
 	}
