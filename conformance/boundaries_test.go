@@ -48,7 +48,7 @@ func selectionEndsWithAcceptance(t *testing.T) {
 // FO-10.2: operations at three named nodes while one is killed and started again and one is frozen: each runs at the
 // node that it names or nowhere, and what was on its way to a process run that has died does not reach the next one.
 func directKeepsIdentity(t *testing.T) {
-	b := bed.New(t, bed.Options{})
+	b := bed.New(t, bed.Options{Brief: []string{"a"}})
 	ma, mb := b.Member(t, "a"), b.Member(t, "b")
 	b.Member(t, "c")
 	ps, url := b.Proxies(t)
@@ -124,9 +124,7 @@ func nothingIsResubmitted(t *testing.T) {
 	members[1].Proxy().Heal()
 	members[2].Kill9()
 	for range 3 {
-		members[3].Proxy().Apply(fabrictest.Cut)
-		members[3].Became(t, "Preparing")
-		members[3].Became(t, "Serving")
+		members[3].After(t, func() { members[3].Proxy().Apply(fabrictest.Cut) }, "Preparing", "Serving")
 	}
 	for range 3 {
 		ps[0].Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.ch.work", Action: fabrictest.CutAfter})

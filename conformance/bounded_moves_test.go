@@ -31,7 +31,7 @@ const (
 // fail no request, keep I1 to I6 and every state, and leave nothing behind in the nodes, the caller, or the server. It runs
 // alone, so that goroutines can be counted.
 func TestBoundedMoves(t *testing.T) {
-	s := &scene{Bed: bed.New(t, bed.Options{Defaults: true})}
+	s := &scene{Bed: bed.New(t, bed.Options{})}
 	s.WatchRecords(t)
 	a, b := s.Member(t, "a"), s.Member(t, "b")
 	node := s.Node(t, "host", s.URL())
@@ -162,7 +162,7 @@ func quietMoves(t *testing.T, b *bed.Bed, node *fabric.Node) map[string]int {
 	return all
 }
 
-// inRelay counts the messages in the stream of the relay.
+// inRelay counts the messages in the stream of moves.
 func inRelay(t *testing.T, b *bed.Bed) int {
 	t.Helper()
 	nc := fabrictest.Connect(t, b.URL())
@@ -173,7 +173,7 @@ func inRelay(t *testing.T, b *bed.Bed) int {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), bed.Long)
 	defer cancel()
-	s, err := js.Stream(ctx, "FABRIC_"+bed.Mesh+"_RELAY")
+	s, err := js.Stream(ctx, "FABRIC_"+bed.Mesh+"_MOVE")
 	if err != nil {
 		t.Fatal(err)
 	}

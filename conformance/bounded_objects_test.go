@@ -25,7 +25,7 @@ const (
 // activated and closed, under few names, leave nothing behind in the caller, the owner, or the server but one marker for
 // each name; and every life keeps I1 to I6. It runs alone, so that goroutines can be counted.
 func TestBoundedObjects(t *testing.T) {
-	s := &scene{Bed: bed.New(t, bed.Options{Defaults: true})}
+	s := &scene{Bed: bed.New(t, bed.Options{})}
 	s.WatchRecords(t)
 	s.Member(t, "a")
 	node := s.Node(t, "host", s.URL())

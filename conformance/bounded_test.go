@@ -15,6 +15,7 @@ import (
 	"natsfabric/conformance/internal/job"
 	"natsfabric/fabric"
 	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
 )
 
 // repetitions is how many operations of each kind TestBounded makes: 10,000 in all.
@@ -23,7 +24,7 @@ const repetitions = 2500
 // TestBounded (I10): ten thousand operations of every kind, many of which fail, and then reconnects and clients that come
 // and go, leave nothing behind in the caller, the member, or the server. It runs alone, so that goroutines can be counted.
 func TestBounded(t *testing.T) {
-	b := bed.New(t, bed.Options{Defaults: true})
+	b := bed.New(t, bed.Options{})
 	m := b.Member(t, "a", "-queue=64", "-workers=16")
 	ps, url := b.Proxies(t)
 	node := b.Node(t, "host", url)
@@ -60,12 +61,8 @@ func TestBounded(t *testing.T) {
 	before := quiet(t, b, node)
 	round(repetitions)
 	for range 10 {
-		ps.Apply(fabrictest.Cut)
-		awaitState(t, node, "Preparing")
-		awaitState(t, node, "Serving")
-		m.Proxy().Apply(fabrictest.Cut)
-		m.Became(t, "Preparing")
-		m.Became(t, "Serving")
+		becomes(t, node, func() { ps.Apply(fabrictest.Cut) }, kvlocation.StatePreparing, kvlocation.StateServing)
+		m.After(t, func() { m.Proxy().Apply(fabrictest.Cut) }, "Preparing", "Serving")
 		client, err := fabric.ConnectClient(t.Context(), fabric.ClientConfig{Mesh: bed.Mesh, Connect: fabric.Connect{URL: b.URL()}})
 		if err != nil {
 			t.Fatal(err)

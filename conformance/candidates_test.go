@@ -12,7 +12,7 @@ import (
 // FO-3.1a: a RouteMesh channel is served by members that are Ready and have a weight above 0, in proportion to their
 // weights, also when these change; a ClientServer channel by members that are Ready.
 func candidates(t *testing.T) {
-	b := bed.New(t, bed.Options{})
+	b := bed.New(t, bed.Options{Brief: []string{"notready", "desk2"}})
 	b.Member(t, "light")
 	heavy, out := b.Member(t, "heavy", "-weight=4"), b.Member(t, "out", "-weight=-1")
 	notReady := b.Member(t, "notready", "-weight=4")

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -65,6 +66,69 @@ func abandoned(t *testing.T, c *crash) {
 	for rid := range owners {
 		c.leaseGone(t, rid)
 	}
+}
+
+// roomy starts the node of the Spots that Actors join and leave.
+func roomy(t *testing.T, c *crash) {
+	c.Member(t, "z")
+	c.hosts(t, "z")
+}
+
+// seated makes an Actor at the member "a" and a Spot at "z" for each step, and has those join that will leave.
+func seated(t *testing.T, c *crash) {
+	for i, p := range c.steps {
+		a, spot := c.object(i), bed.UserSpot(history.Create, fmt.Sprint("room ", i))
+		a.Way, a.At, spot.At = history.Create, "a", "z"
+		c.do(t, a)
+		c.do(t, spot)
+		if p.way == history.Leave {
+			c.do(t, c.seat(t, i, history.Join))
+		}
+	}
+}
+
+// seat is a join or leave of the i-th step's Actor, at its Spot.
+func (c *crash) seat(t *testing.T, i int, way history.Way) bed.Act {
+	a, spot := c.object(i), bed.UserSpot("", fmt.Sprint("room ", i))
+	a = bed.Ref(way, a.Class, a.Object, c.Record(t, c.client.Store(), a.Key()).Generation())
+	a.Spot, a.SpotGeneration = spot.Object, c.Record(t, c.client.Store(), spot.Key()).Generation()
+	return a
+}
+
+// judgeSeat compares what the caller of a join or leave heard with the Actor's record, and does it again: then it is so.
+func (c *crash) judgeSeat(t *testing.T, o *pinned) {
+	say := func(format string, args ...any) { o.broken = append(o.broken, fmt.Sprintf(format, args...)) }
+	is := func() bool {
+		var with struct{ Spot string }
+		text := c.Record(t, c.client.Store(), o.key()).Record.With
+		return len(text) > 0 && json.Unmarshal(text, &with) == nil && with.Spot == o.act.Spot
+	}
+	joins := o.way == history.Join
+	if now := c.Record(t, c.client.Store(), o.key()).Generation(); now != o.act.Generation {
+		if is() { // what came late was meant for the former one
+			say("generation %d is a member, which generation %d was to become", now, o.act.Generation)
+		}
+		return
+	}
+	switch kind, acceptance := kindOf(o.heard.Err); {
+	case o.heard.Err == nil && is() != joins:
+		say("its caller heard that it is done, and by its record it is a member: %t", is())
+	case o.heard.Err != nil && acceptance == outcome.NotAccepted && is() == joins:
+		say("its caller heard %s, %s, and by its record it is done", kind, acceptance)
+	}
+	again := o.act
+	again.Timeout = bed.Long
+	c.until(o, "the same again", func() error {
+		err := c.next.Do(t, again).Err
+		if !joins && errors.Is(err, outcome.InvalidOperation) {
+			return nil // it is no member
+		}
+		return err
+	})
+	if is() != joins {
+		say("done again, and by its record it is a member: %t", is())
+	}
+	o.after += "; " + string(o.way) + " again: done"
 }
 
 // lapsed leaves every step's object Ready at the member "a", whose lease ended and was created anew: each object has to be

@@ -47,6 +47,8 @@ type step struct {
 	answer bool
 	// owner is the node that owned the object before, if each step has its own.
 	owner string
+	// way is that of the operation, if the scenario has several.
+	way history.Way
 }
 
 func (s step) String() string {
@@ -87,7 +89,7 @@ func all(parts ...[]step) (steps []step) {
 
 // scenarios are the rows of the crash matrix.
 var scenarios = []scenario{
-	{name: "creation", struck: []string{"creator", "caller"}, quick: killed, steps: all(
+	{name: "creation", struck: []string{"creator", "caller", storeServer}, quick: killed, steps: all(
 		write("Creating write", kvlocation.ClassActor, 1),
 		[]step{code("factory", kvlocation.ClassActor, journal.Factory)},
 		write("Ready write", kvlocation.ClassActor, 2),
@@ -111,8 +113,12 @@ var scenarios = []scenario{
 		write("release write", kvlocation.ClassActor, 1),
 		write("release write", kvlocation.ClassInstanceSpot, 1),
 		ofLease("proof that the owner is gone", "z1", before), ofLease("proof that the owner is gone", "z2", after),
+		audited("audit entry"),
 	)},
-	{name: "coming back", struck: []string{"owner", "caller"}, quick: frozen, lapses: true, then: lapsed, steps: all(
+	{name: "membership", struck: []string{"owner", "caller", storeServer}, quick: killed, first: roomy, then: seated, steps: all(
+		membership(history.Join), membership(history.Leave),
+	)},
+	{name: "coming back", struck: []string{"owner", "caller", storeServer}, quick: frozen, lapses: true, then: lapsed, steps: all(
 		write("adoption write", kvlocation.ClassActor, 1),
 		[]step{code("activation callback", kvlocation.ClassActor, journal.Activate),
 			code("turn", kvlocation.ClassActor, journal.Turn), answer(kvlocation.ClassActor)},
@@ -124,6 +130,26 @@ var scenarios = []scenario{
 func ofLease(name, owner, where string) []step {
 	return []step{{name: name, where: where, class: kvlocation.ClassActor, nth: 1, owner: owner, subject: bed.LeaseSubject(owner)}}
 }
+
+// audited is the entry that says that an object was released.
+func audited(name string) (steps []step) {
+	for _, where := range []string{before, late, after} {
+		steps = append(steps, step{name: name, where: where, class: kvlocation.ClassActor, nth: 1, subject: audits})
+	}
+	return steps
+}
+
+// membership is the write that says where an Actor has joined, or that it has left.
+func membership(way history.Way) (steps []step) {
+	for _, s := range write(string(way)+" write", kvlocation.ClassActor, 1) {
+		s.way = way
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+// audits are the entries about releases.
+const audits = "$KV.FABRIC_m_SUPERVISE.audit.>"
 
 // pinned is an object that stands at a step, or is on its way there.
 type pinned struct {
@@ -169,6 +195,8 @@ func (c *crash) arm(t *testing.T, i int, p step) *pinned {
 		o.act.Way = history.Request
 	case "release":
 		o.act = bed.Ref(history.Release, p.class, o.act.Object, c.Record(t, c.client.Store(), o.key()).Generation())
+	case "membership":
+		o.act = c.seat(t, i, p.way)
 	}
 	o.act.Timeout, o.act.Job.Mark = c.patience(), o.mark()
 	tr := fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: p.subject, Nth: p.nth, Times: -1, Action: fabrictest.HoldAlone}
@@ -191,6 +219,11 @@ func (c *crash) arm(t *testing.T, i int, p step) *pinned {
 	default:
 		if tr.Subject == "" {
 			tr.Subject = bed.RecordSubject(o.key())
+		}
+		if tr.Subject == audits {
+			tr.Match = func(m fabrictest.Message) bool {
+				return bytes.Contains(m.Payload, fmt.Appendf(nil, "%q", o.act.Object))
+			}
 		}
 		tr.Answer = p.where == after
 		if c.fault == messageLost {

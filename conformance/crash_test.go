@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -20,6 +21,24 @@ var crashTable = flag.String("crash.table", "", "file to which TestCrash writes 
 
 // crashFaults are what a process suffers when it stands at its step.
 var crashFaults = []string{killed, frozen, cutOff, messageLost}
+
+// runs reports whether a cell runs. Of a server nothing but its death is tried, and what a caller or a server suffers makes
+// less difference than what strikes the process that carries the steps out.
+func (sc *scenario) runs(struck, fault string, servers int) bool {
+	other := struck != sc.struck[0]
+	switch {
+	case *matrix == "quick" && servers > 1:
+		return false
+	case struck == storeServer:
+		return fault == killed
+	case other && fault == messageLost:
+		return false // whose message it is makes no difference
+	}
+	return !other || *matrix != "quick" || fault == sc.quick
+}
+
+// storeServer is the server that leads the stream of the records, as what is struck.
+const storeServer = "server"
 
 // The faults of the crash matrix.
 const (
@@ -52,15 +71,10 @@ func TestCrash(t *testing.T) {
 	rows := map[string][]crashCell{}
 	t.Run("cells", func(t *testing.T) {
 		for _, servers := range []int{1, 3} {
-			if *matrix == "quick" && servers > 1 {
-				continue
-			}
 			for _, sc := range scenarios {
 				for _, struck := range sc.struck {
 					for _, fault := range crashFaults {
-						if other := struck != sc.struck[0]; other && fault == messageLost {
-							continue // whose message it is makes no difference
-						} else if other && *matrix == "quick" && fault != sc.quick {
+						if !sc.runs(struck, fault, servers) {
 							continue
 						}
 						name := fmt.Sprintf("%s, %s %s, servers=%d", sc.name, struck, fault, servers)
@@ -106,9 +120,10 @@ type crash struct {
 	user    *bed.User   // issues the operations that stand at the steps
 	next    *bed.User   // issues the next ones
 	objects []*pinned
+	leader  *fabrictest.Server // that was killed
 }
 
-// victim is the process that is struck.
+// victim is the member that is struck; if it is a server, the member that stands at the steps.
 func (c *crash) victim() *bed.Member {
 	if c.struck == "caller" {
 		return c.caller
@@ -128,7 +143,7 @@ func (c *crash) patience() time.Duration {
 }
 
 func (c *crash) run(t *testing.T) []crashCell {
-	c.scene = &scene{Bed: bed.New(t, bed.Options{Servers: c.servers})}
+	c.scene = &scene{Bed: bed.New(t, bed.Options{Servers: c.servers, AsProcess: c.struck == storeServer, Brief: []string{"a", "caller", "z", "z1", "z2"}})}
 	c.WatchRecords(t)
 	c.scene.client = c.Client(t)
 	c.next = c.newUser(t, "next", c.scene.client)
@@ -176,18 +191,23 @@ func (c *crash) run(t *testing.T) []crashCell {
 // strike makes the fault, and gives up what is to be lost by it.
 func (c *crash) strike(t *testing.T) {
 	v := c.victim()
-	switch c.fault {
-	case killed:
+	switch {
+	case c.struck == storeServer:
+		if c.leader = c.Server; c.Cluster != nil {
+			c.leader = c.Cluster.StreamLeader(t, "KV_FABRIC_m_LOCATION")
+		}
+		c.leader.Kill()
+	case c.fault == killed:
 		v.Kill9()
-	case frozen:
+	case c.fault == frozen:
 		v.Freeze(t)
-	case cutOff:
+	case c.fault == cutOff:
 		v.Proxies.Apply(fabrictest.RefuseReconnect, fabrictest.Cut)
 	}
 	for _, o := range c.objects {
 		o.struck(c.struck == "caller")
 	}
-	if c.fault != messageLost {
+	if c.fault != messageLost && c.struck != storeServer {
 		c.leaseGone(t, v.RID)
 	}
 }
@@ -196,10 +216,18 @@ func (c *crash) strike(t *testing.T) {
 func (c *crash) end(t *testing.T) {
 	t.Helper()
 	v := c.victim()
-	switch c.fault {
-	case frozen:
+	switch {
+	case c.struck == storeServer:
+		c.leader.Restart(t)
+		fabrictest.Eventually(t, bed.Long, "the store answers", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			_, err := c.client.Store().LeaseOf(ctx, v.RID)
+			return err == nil
+		})
+	case c.fault == frozen:
 		v.Thaw(t)
-	case cutOff:
+	case c.fault == cutOff:
 		v.Proxies.Heal()
 	default:
 		return
@@ -211,7 +239,10 @@ func (c *crash) end(t *testing.T) {
 // settle has the next operations issued while the fault lasts and when it is over, and judges.
 func (c *crash) settle(t *testing.T) []crashCell {
 	together(c.objects, func(o *pinned) {
-		if c.fault == messageLost {
+		switch {
+		case c.struck == storeServer:
+			return
+		case c.fault == messageLost:
 			o.heard = c.user.Ended(t, o.id)
 		}
 		o.during = c.judgeNext(t, o)
@@ -227,7 +258,10 @@ func (c *crash) settle(t *testing.T) []crashCell {
 		o.heard = c.user.Ended(t, o.id)
 		o.after = c.judgeNext(t, o)
 	})
-	if c.fault == killed {
+	switch {
+	case c.name == "membership" && c.alive(t, c.Record(t, c.client.Store(), c.objects[0].key())):
+		together(c.objects, func(o *pinned) { c.judgeSeat(t, o) })
+	case c.fault == killed && c.struck != storeServer:
 		together(c.objects, func(o *pinned) { c.reborn(t, o, &o.after) })
 	}
 	return c.rows(t)
@@ -252,10 +286,15 @@ func (c *crash) rows(t *testing.T) (cells []crashCell) {
 			ops = append(ops, u.Ops()...)
 		}
 	}
-	c.CatchUp(t, ops)
+	if c.struck != storeServer {
+		c.CatchUp(t, ops)
+	}
 	whole := c.Evidence(t, ops)
+	if c.struck == storeServer { // its notices of writes may be gone with it
+		whole.Writes = nil
+	}
 	for _, o := range c.objects {
-		own := history.Evidence{Ledgers: whole.Ledgers, Leases: whole.Leases, Slack: whole.Slack, Lapsed: c.fault != killed || c.lapses}
+		own := history.Evidence{Ledgers: whole.Ledgers, Leases: whole.Leases, Stalled: whole.Stalled, Lapsed: c.fault != killed || c.struck == storeServer || c.lapses}
 		row := crashCell{scenario: c.name, step: o.String(), struck: c.struck, fault: c.fault, servers: c.servers,
 			heard: heard(o.heard), during: o.during, after: o.after, broken: o.broken}
 		for _, op := range whole.Ops {

@@ -14,7 +14,7 @@ import (
 // FO-2.2: what is said to a stays a's: dead, it runs nowhere, although b serves the same channel; started again, the
 // name a means the new process.
 func namedIdentityIsKept(t *testing.T) {
-	b := bed.New(t, bed.Options{})
+	b := bed.New(t, bed.Options{Brief: []string{"a"}})
 	ma := b.Member(t, "a")
 	b.Member(t, "b")
 	client := b.Client(t)
@@ -30,7 +30,7 @@ func namedIdentityIsKept(t *testing.T) {
 	ma.Kill9()
 	goneWithin(t, c, "a", 20*time.Second)
 	for range 20 {
-		op := c.Call(t, bed.Do{RID: "a", Timeout: time.Second})
+		op := c.Call(t, bed.Do{RID: "a", Timeout: bed.Long})
 		want(t, "at a, which was killed", op, outcome.Unavailable, outcome.NotAccepted)
 	}
 	c.Wait()
@@ -50,7 +50,7 @@ func namedIdentityIsKept(t *testing.T) {
 // FO-3.1c: a node that the mesh does not have is NotFound; one that it has and that is not connected (killed, frozen,
 // cut off) is Unavailable. Neither is ever exchanged for another.
 func nodeDirect(t *testing.T) {
-	b := bed.New(t, bed.Options{Defaults: true})
+	b := bed.New(t, bed.Options{})
 	killed, frozen, cut := b.Member(t, "killed"), b.Member(t, "frozen"), b.Member(t, "cut")
 	gone := b.Member(t, "gone")
 	b.Member(t, "other")
@@ -99,22 +99,23 @@ func nodeDirect(t *testing.T) {
 // FO-2.6: first counts who chose the target, then whether it accepted, then whether it may still act; what is left ends
 // once, as it is. Every step is judged at a moment at which the next one would have decided otherwise.
 func orderOfJudgement(t *testing.T) {
-	b := bed.New(t, bed.Options{})
+	b := bed.New(t, bed.Options{Brief: []string{"b"}})
 	ma, mb := b.Member(t, "a", "-workers=1", "-queue=1"), b.Member(t, "b")
 	client := b.Client(t)
 	bed.Sees(t, client, bed.Channel, "a", "b")
 	c := bed.NewCaller(t, "op", client)
 
 	// Nobody has accepted and b is free: the named a decides all the same; not named, b takes it.
-	ma.Occupy(t, c, 4*time.Second)
-	op := c.Call(t, bed.Do{RID: "a"})
+	free := ma.Occupy(t, c, 1)
+	op := c.Call(t, bed.Do{RID: "a", Timeout: bed.Long})
 	want(t, "named, refused, and b is free", op, outcome.Unavailable, outcome.NotAccepted)
-	if op.Trace.Attempts != 1 || op.Took() > 3*time.Second {
+	if op.Trace.Attempts != 1 || op.Took() > bed.Long/2 {
 		t.Errorf("a named node that refused was tried %d times in %v", op.Trace.Attempts, op.Took())
 	}
 	for range 10 {
 		repliedBy(t, "chosen by the fabric", c.Call(t, bed.Do{}), "b")
 	}
+	free()
 	// Accepted, with time left and another member Ready: acceptance decides.
 	notices := b.Notices(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,10 +12,10 @@
 //   - TestConformance has one sub-test per rule, named by its ID, under the fault of which the rule speaks.
 //   - TestMatrix crosses faults, ways to call and numbers of servers. `go test` runs a quick choice of it;
 //     scripts/faults runs all of it with the default leases and writes docs/faults.md.
-//   - TestCrash brings objects to each step of their lives, before and after each write, and strikes a process there.
+//   - TestCrash brings objects to each step of their lives, before and after each write, and strikes a process or the server there.
 //     scripts/faults runs all of it and writes docs/objects-crash-matrix.md.
-//   - TestMoveCrash brings moves to each step of their protocol and strikes the source, the target, the owner of a session, or
-//     the store's leader there. scripts/faults runs all of it and writes docs/relocation-crash-matrix.md.
+//   - TestMoveCrash brings moves of small and large Actors and of SpotWide Spots to each step of their protocol and strikes the
+//     source, the target, the owner of a session, or the store's leader there. scripts/faults runs all of it and writes docs/relocation-crash-matrix.md.
 //   - TestBounded, TestBoundedObjects and TestBoundedMoves count goroutines, subscriptions, connections, consumers, memory and records around
 //     many repetitions.
 //
@@ -28,5 +28,6 @@
 // # Non-guarantees
 //
 // Times are bounded generously: a test says that something happens at all within its deadline, never how fast. Speed is
-// measured by cmd/fabric-bench.
+// measured by cmd/fabric-bench. Members keep the product's leases, but for those whose lease a test lets end (bed.Brief); a
+// halt of the machine itself is measured and allowed for (Evidence.Stalled).
 package conformance

@@ -37,8 +37,8 @@ func errorsTellKindAndAcceptance(t *testing.T) {
 		{"handler's plain error", bed.Do{Job: job.Job{Do: job.Fail}}, outcome.InternalFailure, outcome.Accepted, true},
 		{"panic", bed.Do{Job: job.Job{Do: job.Panic}}, outcome.InternalFailure, outcome.Accepted, true},
 		{"reply above the limit", bed.Do{Job: job.Job{Do: job.Big, Size: 2 << 20}}, outcome.CapacityExceeded, outcome.Accepted, true},
-		{"no answer in time", bed.Do{Timeout: 200 * time.Millisecond, Job: job.Job{Do: job.Dwell, Millis: 600}}, outcome.DeadlineExceeded, outcome.Unknown, false},
-		{"no answer, but a notice", bed.Do{Early: true, Timeout: 200 * time.Millisecond, Job: job.Job{Do: job.Dwell, Millis: 600}}, outcome.DeadlineExceeded, outcome.Accepted, false},
+		{"no answer in time", bed.Do{Timeout: time.Second, Job: job.Job{Do: job.Dwell, Millis: 2000}}, outcome.DeadlineExceeded, outcome.Unknown, false},
+		{"no answer, but a notice", bed.Do{Early: true, Timeout: 2 * time.Second, Job: job.Job{Do: job.Dwell, Millis: 3000}}, outcome.DeadlineExceeded, outcome.Accepted, false},
 	} {
 		op := c.Call(t, x.do)
 		want(t, x.name, op, x.kind, x.acc)
@@ -52,16 +52,7 @@ func errorsTellKindAndAcceptance(t *testing.T) {
 	}
 
 	// What a plain client gets: the member is full, and the headers say so.
-	var long []string
-	for range 5 {
-		op := c.Call(t, bed.Do{Send: true, Job: job.Job{Do: job.Sleep, Millis: 3000}})
-		if op.Err == nil {
-			long = append(long, op.ID)
-			if len(long) <= 4 {
-				m.Ran(t, op.ID)
-			}
-		}
-	}
+	free := m.Occupy(t, c, 4)
 	plain := b.Plain(t)
 	answer, err := plain.Request("fab.m.ch.work", job.Job{ID: "plain", Do: job.Reply}.Encode(), 10*time.Second)
 	if err != nil {
@@ -79,7 +70,8 @@ func errorsTellKindAndAcceptance(t *testing.T) {
 			t.Errorf("a refusal gives advice: %s: %s", header, answer.Header.Get(header))
 		}
 	}
-	refusedByAll(t, "all full", b, c, bed.Do{Timeout: 300 * time.Millisecond})
+	refusedByAll(t, "all full", b, c, bed.Do{Timeout: time.Second})
+	free()
 	ps.Apply(fabrictest.RefuseReconnect, fabrictest.Cut)
 	fabrictest.Eventually(t, bed.Long, "the client is not connected", func() bool {
 		return errors.Is(c.Call(t, bed.Do{Timeout: time.Second}).Err, outcome.NotAccepted)

@@ -75,7 +75,11 @@ func TestMatrix(t *testing.T) {
 
 // strike runs the cells of one fault and number of servers: one mesh, and callers of every way at the same time.
 func strike(t *testing.T, f fault, servers int, whole bool) (cells []cell) {
-	b := bed.New(t, bed.Options{Servers: servers, AsProcess: true, Defaults: whole})
+	o := bed.Options{Servers: servers, AsProcess: true}
+	if !whole {
+		o.Brief = []string{"victim"}
+	}
+	b := bed.New(t, o)
 	s := setting{b: b, victim: b.Member(t, "victim"), long: 4 * time.Second}
 	switch {
 	case whole && f.beyond:

@@ -25,6 +25,8 @@ const (
 	mute = "what it sends is lost past its lease"
 	deaf = "what it is sent is lost past its lease"
 	slow = "a slow path"
+	// apart: it stays connected to its clients.
+	apart = "cut off from the other servers"
 )
 
 // moveCell is one row of the table.
@@ -41,16 +43,41 @@ type moveCell struct {
 
 // moveVictim is who is struck, and by what; quick is the fault that it suffers with each change.
 type moveVictim struct {
-	name   string
+	victim string
+	steps  []moveStep // of the moves
 	faults []string
 	quick  []string
 }
 
 var moveVictims = []moveVictim{
-	{source, []string{killed, frozen, cutOff, mute, deaf, slow, messageLost}, []string{killed, mute, messageLost}},
-	{target, []string{killed, frozen, cutOff, mute, deaf, slow}, []string{frozen, cutOff, deaf}},
-	{sessionOwner, []string{killed, frozen, cutOff, mute, deaf, slow}, []string{killed}},
-	{storeLeader, []string{killed, frozen, slow}, []string{slow}},
+	{source, moveSteps, []string{killed, frozen, cutOff, mute, deaf, slow, messageLost}, []string{killed, mute, messageLost}},
+	{target, moveSteps, []string{killed, frozen, cutOff, mute, deaf, slow}, []string{frozen, cutOff, deaf}},
+	{sessionOwner, moveSteps, []string{killed, frozen, cutOff, mute, deaf, slow}, []string{killed}},
+	{storeLeader, moveSteps, []string{killed, frozen, slow, apart}, []string{slow, apart}},
+	{survivor, survivorSteps, []string{killed, frozen, cutOff, messageLost}, []string{messageLost}},
+	{source, unitSteps, []string{killed, frozen, cutOff, mute, slow, messageLost}, []string{killed}},
+	{target, unitSteps, []string{killed, frozen, cutOff, deaf, slow}, []string{cutOff}},
+	{storeLeader, unitSteps, []string{killed, frozen, apart}, nil},
+}
+
+// String is the victim and what moves, if that is no small Actor.
+func (v moveVictim) String() string {
+	if v.steps[0].what != "" {
+		return v.victim + " of a larger unit"
+	}
+	return v.victim
+}
+
+// runs reports whether a cell runs. Where one server is enough a quick choice has no more.
+func (v moveVictim) runs(fault string, servers int) bool {
+	least := 1
+	if fault == apart {
+		least = 3
+	}
+	if *matrix == "quick" {
+		return servers == least && slices.Contains(v.quick, fault)
+	}
+	return servers >= least
 }
 
 // TestMoveCrash brings moves to every step of the protocol, before and after each message and record write and in the
@@ -66,20 +93,20 @@ func TestMoveCrash(t *testing.T) {
 		for _, servers := range []int{1, 3} {
 			for _, v := range moveVictims {
 				for _, fault := range v.faults {
-					if *matrix == "quick" && (servers > 1 || !slices.Contains(v.quick, fault)) {
+					if !v.runs(fault, servers) {
 						continue
 					}
-					name, nth := fmt.Sprintf("%s, %s, servers=%d", v.name, fault, servers), len(order)
+					name, nth := fmt.Sprintf("%s, %s, servers=%d", v.String(), fault, servers), len(order)
 					order = append(order, name)
 					t.Run(name, func(t *testing.T) {
 						t.Parallel()
-						cells := []moveCell{{victim: v.name, fault: fault, servers: servers, broken: []string{"the cell did not come to its end"}}}
+						cells := []moveCell{{victim: v.victim, fault: fault, servers: servers, broken: []string{"the cell did not come to its end"}}}
 						defer func() {
 							mu.Lock()
 							defer mu.Unlock()
 							rows[name] = cells
 						}()
-						cells = (&moveCrash{victim: v.name, fault: fault, servers: servers, nth: nth}).run(t)
+						cells = (&moveCrash{moveVictim: v, fault: fault, servers: servers, nth: nth}).run(t)
 					})
 				}
 			}
@@ -99,9 +126,10 @@ func TestMoveCrash(t *testing.T) {
 
 // moveCrash is one fault of one victim: a mesh, and one object per step.
 type moveCrash struct {
-	victim, fault string
-	servers       int
-	nth           int // of the cells that run
+	moveVictim
+	fault   string
+	servers int
+	nth     int // of the cells that run
 
 	*scene
 	moves   ops
@@ -124,12 +152,12 @@ var moveLease = bed.Lease{TTL: 9 * time.Second, Renew: 500 * time.Millisecond, M
 
 // rid names the process of a part.
 func (c *moveCrash) rid(part string) string {
-	return map[string]string{source: "s", target: "t", sessionOwner: "w"}[part]
+	return map[string]string{source: "s", target: "t", survivor: "t", sessionOwner: "w"}[part]
 }
 
 func (c *moveCrash) run(t *testing.T) []moveCell {
 	c.moves.of = map[string]string{}
-	c.scene = &scene{Bed: bed.New(t, bed.Options{Servers: c.servers, AsProcess: true, Lease: moveLease})}
+	c.scene = &scene{Bed: bed.New(t, bed.Options{Servers: c.servers, AsProcess: true, ProxiedRoutes: c.fault == apart, Lease: moveLease})}
 	c.WatchRecords(t)
 	for _, rid := range []string{"s", "t", "w"} {
 		c.Member(t, rid, "-sessions", "-unit="+unitTime.String())
@@ -140,22 +168,10 @@ func (c *moveCrash) run(t *testing.T) []moveCell {
 	c.hosts(t, "s", "t", "w")
 	c.mover, c.back = c.Get("s").User(t, "move"), c.Get("t").User(t, "back")
 	c.users = append(c.users, c.mover, c.back)
-	for i, p := range stepsOf(c.victim, c.fault, *matrix == "quick", c.nth) {
+	for i, p := range stepsOf(c.steps, c.victim, c.fault, *matrix == "quick", c.nth) {
 		c.objects = append(c.objects, &standing{moveStep: p, c: c, i: i, object: fmt.Sprintf("object %d", i)})
 	}
-	together(c.objects, func(o *standing) {
-		a := o.act(history.Create)
-		a.At, a.Timeout = "s", bed.Long
-		if r := c.next.Do(t, a); r.Err != nil {
-			t.Errorf("%s: %v", o, r.Err)
-		}
-		if o.spoiled {
-			a := o.act(history.Request)
-			a.Job.Do = job.Spoil
-			c.next.Do(t, a)
-		}
-		o.first = c.Record(t, c.client.Store(), o.key())
-	})
+	together(c.objects, func(o *standing) { o.make(t) })
 	if t.Failed() {
 		t.FailNow()
 	}
@@ -171,18 +187,30 @@ func (c *moveCrash) run(t *testing.T) []moveCell {
 				these = append(these, o)
 			}
 		}
-		together(these, func(o *standing) {
-			o.begin(t)
-			if c.fault != messageLost {
-				o.arrive(t)
-			}
-		})
+		together(these, func(o *standing) { o.begin(t) })
+		if c.victim == survivor {
+			c.orphan(t)
+		}
+		if c.fault != messageLost || c.victim == survivor {
+			together(these, func(o *standing) { o.arrive(t) })
+		}
 	}
 	if t.Failed() {
 		t.FailNow()
 	}
 	c.strike(t)
 	return c.settle(t)
+}
+
+// orphan kills the source when the target has restored each object and no move has been accepted.
+func (c *moveCrash) orphan(t *testing.T) {
+	if len(c.objects) == 0 || c.Get("s").Killed() {
+		return
+	}
+	for _, o := range c.objects {
+		c.AwaitNoted(t, o.key(), journal.RestoreEnd, 1)
+	}
+	c.killed(t, "s")
 }
 
 // pause is the time between two operations of one sender at one object.
@@ -200,13 +228,17 @@ func (c *moveCrash) send(t *testing.T) {
 	bed.Hosts(t, node, "s", "t", "w")
 	c.session = c.Session(t, "session", c.Get("w").SessionURL(t))
 	for _, o := range c.objects {
+		id, generation := o.bound()
 		for _, u := range []*bed.User{
 			bed.NewUser(t, fmt.Sprint("client ", o.i), client), bed.NewUser(t, fmt.Sprint("node ", o.i), node),
-			c.session.User(t, fmt.Sprint("session ", o.i), o.object, o.first.Generation()),
+			c.session.User(t, fmt.Sprint("session ", o.i), id, generation),
 		} {
 			c.steady, c.users = append(c.steady, u), append(c.users, u)
 			c.stops = append(c.stops, u.Steady(1, pause(), func(n int) bed.Act {
 				a := o.act(history.Request)
+				if u.Binding() != nil {
+					a = bed.Actor(history.Request, id)
+				}
 				if n%3 == 2 {
 					a.Way = history.Send
 				}
@@ -268,6 +300,8 @@ func (c *moveCrash) strike(t *testing.T) {
 		c.ways().Apply(fabrictest.DropToClient)
 	case slow:
 		c.ways().Apply(fabrictest.Delay(100 * time.Millisecond))
+	case apart:
+		c.Cluster.Isolate(t, slices.Index(c.Cluster.Servers(), c.leader), fabrictest.Cut, fabrictest.RefuseReconnect)
 	}
 	if c.fault == messageLost {
 		return
@@ -301,6 +335,8 @@ func (c *moveCrash) end(t *testing.T) {
 		c.leader.Thaw(t)
 	case c.fault == killed, c.fault == messageLost:
 		return
+	case c.fault == apart:
+		c.Cluster.Heal()
 	case c.fault == frozen:
 		c.Get(c.rid(c.victim)).Thaw(t)
 	default:
@@ -308,6 +344,9 @@ func (c *moveCrash) end(t *testing.T) {
 	}
 	c.ended = time.Now()
 	for _, rid := range []string{"s", "t", "w"} {
+		if c.Get(rid).Killed() {
+			continue
+		}
 		fabrictest.Eventually(t, bed.Long, rid+" has a lease", func() bool { return c.leaseLive(rid) })
 		c.Get(rid).Became(t, "Serving")
 	}
@@ -323,7 +362,7 @@ func (c *moveCrash) leaseLive(rid string) bool {
 
 // settle has the next operations issued while the fault lasts and when it is over, and judges.
 func (c *moveCrash) settle(t *testing.T) []moveCell {
-	if (c.victim == source || c.victim == target) && (c.fault == killed || c.fault == frozen || c.fault == cutOff || c.fault == mute) {
+	if (c.victim == source || c.victim == target || c.victim == survivor) && (c.fault == killed || c.fault == frozen || c.fault == cutOff || c.fault == mute) {
 		together(c.objects, func(o *standing) { o.during = o.judgeNext(t) })
 	}
 	c.end(t)
@@ -335,10 +374,11 @@ func (c *moveCrash) settle(t *testing.T) []moveCell {
 		o.after = o.judgeNext(t)
 		o.settled = time.Since(c.ended)
 		o.judgeMove(t)
+		o.judgeParts(t)
 		if c.victim == sessionOwner && c.fault == killed {
 			o.judgeSession(t)
 		}
-		if c.fault == killed && (c.victim == source || c.victim == target) {
+		if c.dead(source) || c.dead(target) {
 			o.reborn(t)
 		} else {
 			o.moveAgain(t)
@@ -355,8 +395,18 @@ func (c *moveCrash) excused() bool {
 	return c.victim != sessionOwner && c.fault != slow && c.fault != messageLost
 }
 
-// blind reports whether the store's notices of writes may be missing: the server that gave them was killed.
-func (c *moveCrash) blind() bool { return c.victim == storeLeader && c.fault == killed }
+// blind reports whether the store's notices of writes may be missing: the server that gave them was killed or left alone.
+func (c *moveCrash) blind() bool {
+	return c.victim == storeLeader && (c.fault == killed || c.fault == apart)
+}
+
+// dead reports whether the process of a part was killed.
+func (c *moveCrash) dead(part string) bool {
+	if rid := c.rid(part); rid != "" {
+		return c.Get(rid).Killed()
+	}
+	return false
+}
 
 // rows judges each object by itself.
 func (c *moveCrash) rows(t *testing.T) (cells []moveCell) {
@@ -365,7 +415,7 @@ func (c *moveCrash) rows(t *testing.T) (cells []moveCell) {
 		u.Wait()
 		ops = append(ops, u.Ops()...)
 	}
-	if !c.excused() && c.fault != killed {
+	if !c.excused() && c.fault != killed && !c.dead(source) {
 		c.Settle(t, ops)
 	}
 	if !c.blind() {
@@ -379,7 +429,7 @@ func (c *moveCrash) rows(t *testing.T) (cells []moveCell) {
 		if !o.reached() {
 			o.broken = append(o.broken, "no message of this step was seen")
 		}
-		own := part(whole, o.key())
+		own := part(whole, o)
 		own.Lapsed = c.excused()
 		if c.victim == sessionOwner { // it owned nothing: whoever was killed with it, no message was
 			own.Ledgers = nil
@@ -392,7 +442,7 @@ func (c *moveCrash) rows(t *testing.T) (cells []moveCell) {
 			}
 		}
 		for i := range own.Ops {
-			if op := &own.Ops[i]; c.fault == messageLost && op.Err != nil && op.Way != history.Move {
+			if op := &own.Ops[i]; c.fault == messageLost && c.victim != survivor && op.Err != nil && op.Way != history.Move {
 				row.broken = append(row.broken, fmt.Sprintf("only a message of the move is lost, and %s (%s) heard %v", op.ID, op.Way, op.Err))
 			}
 		}
@@ -406,21 +456,25 @@ func (c *moveCrash) rows(t *testing.T) (cells []moveCell) {
 	return cells
 }
 
-// part is the evidence of one object.
-func part(whole *history.Evidence, key string) *history.Evidence {
-	own := &history.Evidence{Ledgers: whole.Ledgers, Leases: whole.Leases, Slack: whole.Slack}
+// part is the evidence of one object and its members.
+func part(whole *history.Evidence, o *standing) *history.Evidence {
+	its := map[string]bool{o.key(): true}
+	for _, id := range o.members() {
+		its[job.Object("actor", id)] = true
+	}
+	own := &history.Evidence{Ledgers: whole.Ledgers, Leases: whole.Leases, Stalled: whole.Stalled}
 	for _, op := range whole.Ops {
-		if op.Object == key {
+		if its[op.Object] {
 			own.Ops = append(own.Ops, op)
 		}
 	}
 	for _, e := range whole.Events {
-		if e.Object == key {
+		if its[e.Object] {
 			own.Events = append(own.Events, e)
 		}
 	}
 	for _, w := range whole.Writes {
-		if w.Object == key {
+		if its[w.Object] {
 			own.Writes = append(own.Writes, w)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"natsfabric/conformance/internal/bed"
 	"natsfabric/conformance/internal/history"
+	"natsfabric/conformance/internal/job"
 	"natsfabric/conformance/internal/journal"
 	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
@@ -100,7 +101,7 @@ func (o *standing) judgeMove(t *testing.T) {
 		}
 		return true
 	})
-	dead := func(part string) bool { return c.fault == killed && c.victim == part }
+	dead := c.dead
 	at := func(phase kvlocation.Phase, rid string, generation uint64) bool {
 		return final.Phase() == phase && final.Record.Owner.RID == rid && final.Record.OwnerGeneration == generation
 	}
@@ -114,6 +115,12 @@ func (o *standing) judgeMove(t *testing.T) {
 		o.verdict = "Unavailable until released, no other target (FO-5f)"
 		if final.Record.Owner.RID != "s" || final.Record.OwnerGeneration != 1 {
 			say("its source is dead; it is %s", movePhrase(final, false))
+		}
+		if c.victim == survivor && !dead(target) {
+			fabrictest.Eventually(t, settling, "the target has aborted the move of "+o.object, func() bool {
+				e := c.Record(t, c.client.Store(), o.key())
+				return e.Phase() == kvlocation.PhaseReady && e.Record.Move == nil
+			})
 		}
 	case !accepted:
 		o.verdict = "kept at the source (FO-5a)"
@@ -147,9 +154,30 @@ func (o *standing) judgeMove(t *testing.T) {
 	}
 }
 
+// judgeParts: what the object brought along is there, or gone with it.
+func (o *standing) judgeParts(t *testing.T) {
+	c := o.c
+	e := c.Record(t, c.client.Store(), o.key())
+	if !c.alive(t, e) {
+		return
+	}
+	say := func(format string, args ...any) { o.broken = append(o.broken, fmt.Sprintf(format, args...)) }
+	a := o.act(history.Request)
+	if r := o.until(t, func() bed.Result { return c.next.Do(t, a) }); o.what == bulky && (r.Err != nil || r.State(t).Ballast != ballast) {
+		say("of %d bytes it has, %v: %q", ballast, r.Err, r.Reply)
+	}
+	for i, id := range o.members() {
+		r := o.until(t, func() bed.Result { return c.next.Do(t, bed.Actor(history.Request, id)) })
+		if st, err := stateOf(r); r.Err != nil || err != nil || st.RID != e.Record.Owner.RID || st.Generation != o.seats[i] {
+			say("the object is %s, its member %s of generation %d answers %v %q", movePhrase(e, true), id, o.seats[i], r.Err, r.Reply)
+		}
+	}
+}
+
 // judgeSession: the session's owner was killed, so the Actor was told that the binding is over, wherever it is.
 func (o *standing) judgeSession(t *testing.T) {
-	for _, e := range o.c.AwaitNoted(t, o.key(), journal.Unbound, 1) {
+	id, _ := o.bound()
+	for _, e := range o.c.AwaitNoted(t, job.Object("actor", id), journal.Unbound, 1) {
 		if e.How != "node gone" {
 			o.broken = append(o.broken, "the binding to a dead node is over because: "+e.How)
 		}
@@ -166,14 +194,16 @@ func (o *standing) reborn(t *testing.T) {
 	}
 	say := func(format string, args ...any) { o.broken = append(o.broken, fmt.Sprintf(format, args...)) }
 	o.again = "never"
-	release := bed.Ref(history.Release, kvlocation.ClassActor, o.object, e.Generation())
-	release.Timeout = bed.Long
+	release := o.act(history.Release)
+	release.Generation, release.Timeout = e.Generation(), bed.Long
 	if r := o.until(t, func() bed.Result { return c.next.Do(t, release) }); r.Err != nil {
 		say("the release did not succeed: %v", r.Err)
 		return
 	}
 	create := o.act(history.GetOrCreate)
-	create.Timeout = 5 * time.Second
+	if create.Timeout = 5 * time.Second; o.what == room {
+		create.Type = job.Room
+	}
 	switch r := o.until(t, func() bed.Result { return c.next.Do(t, create) }); {
 	case r.Err != nil:
 		say("it was not made again: %v", r.Err)

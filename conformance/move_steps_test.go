@@ -32,15 +32,34 @@ type moveStep struct {
 	code              journal.What
 	// soon: the other side goes on by itself after a second or two, so the fault must follow at once.
 	soon bool
+	// held: a message is held when the move comes to its step.
+	held bool
 	// spoiled: the target cannot restore the state, so the source gives the move up.
 	spoiled bool
+	// what moves: an Actor, when empty.
+	what what
 }
 
+// what is it that moves, if it is not a small Actor.
+type what string
+
+const (
+	room  what = "SpotWide Spot with its members"
+	bulky what = "Actor of 300 KiB"
+)
+
+// ballast is the size of the state of what is bulky: more than a message of the protocol takes along.
+const ballast = 300 << 10
+
 func (p moveStep) String() string {
-	if p.where == "" {
-		return p.name
+	text := p.name
+	if p.where != "" {
+		text += ", " + p.where
 	}
-	return p.name + ", " + p.where
+	if p.what != "" {
+		text += string(" (" + p.what + ")")
+	}
+	return text
 }
 
 // The processes of a move.
@@ -49,6 +68,8 @@ const (
 	target       = "target"
 	sessionOwner = "session owner"
 	storeLeader  = "store leader"
+	// survivor is a target whose source has died before the boundary: it aborts the move by itself.
+	survivor = "target, its source dead"
 )
 
 // The places of a message of a process that is not struck: it goes its way when the other one has been.
@@ -78,6 +99,14 @@ func relayed(name, part string, soon bool, wheres ...string) (steps []moveStep) 
 	return steps
 }
 
+// held has a message held before the move comes to the steps.
+func held(steps []moveStep) []moveStep {
+	for i := range steps {
+		steps[i].held = true
+	}
+	return steps
+}
+
 // moveSteps are all steps of a move, in their order.
 var moveSteps = func() (all []moveStep) {
 	for _, steps := range [][]moveStep{
@@ -88,7 +117,7 @@ var moveSteps = func() (all []moveStep) {
 		question("asking for relay-ready", source, "ready"),
 		{{name: "factory", by: target, code: journal.Factory}, {name: "restore", by: target, code: journal.Restore}},
 		moveWrite("accepted write", source, "accepted", before, late, after),
-		relayed("held message", "held-1", true, before, late),
+		held(relayed("held message", "held-1", true, before, late)),
 		relayed("cutover marker", "cut", true, before, late, after),
 		moveWrite("commit write", target, "commit", before, late, after),
 		{{name: "activation callback", by: target, code: journal.Activate}},
@@ -104,28 +133,56 @@ var moveSteps = func() (all []moveStep) {
 	return all
 }()
 
+// unitSteps are those of what is more than a small Actor, where that makes a difference.
+var unitSteps = func() (all []moveStep) {
+	for _, of := range []struct {
+		what  what
+		steps [][]moveStep
+	}{
+		{room, [][]moveStep{
+			{{name: "capture", by: source, code: journal.Capture}, {name: "restore", by: target, code: journal.Restore}},
+			moveWrite("accepted write", source, "accepted", before, after), moveWrite("commit write", target, "commit", before, after),
+			{{name: "activation callback", by: target, code: journal.Activate}},
+		}},
+		{bulky, [][]moveStep{
+			relayed("first chunk of the state", "b0", false, before, after), {{name: "restore", by: target, code: journal.Restore}},
+			moveWrite("accepted write", source, "accepted", before, after), moveWrite("commit write", target, "commit", before, after),
+		}},
+	} {
+		for _, p := range slices.Concat(of.steps...) {
+			p.what = of.what
+			all = append(all, p)
+		}
+	}
+	return all
+}()
+
+// survivorSteps are those of a target whose source has died.
+var survivorSteps = moveWrite("abort write of the target", target, "abort", before, late, after)
+
 // stepsOf are the steps that make a difference under one fault of one victim. A quick choice has each step once, at one of its
 // places, which the n-th fault chooses.
-func stepsOf(victim, fault string, quick bool, n int) (steps []moveStep) {
+func stepsOf(all []moveStep, victim, fault string, quick bool, n int) (steps []moveStep) {
 	defer func() {
 		if !quick {
 			return
 		}
 		places := map[string]int{}
 		for _, p := range steps {
-			places[p.name]++
+			places[p.name+string(p.what)]++
 		}
 		seen := map[string]int{}
 		steps = slices.DeleteFunc(steps, func(p moveStep) bool {
-			seen[p.name]++
-			return (seen[p.name]-1-n)%places[p.name] != 0
+			name := p.name + string(p.what)
+			seen[name]++
+			return (seen[name]-1-n)%places[name] != 0
 		})
 	}()
-	for _, p := range moveSteps {
+	for _, p := range all {
 		switch {
 		case fault == messageLost && (p.code != "" || p.where == late):
 			continue
-		case fault == messageLost || victim == p.by || p.where == "":
+		case fault == messageLost || victim == p.by || victim == survivor || p.where == "":
 		case p.where == before:
 			p.where = onItsWay
 		case p.where == after:
@@ -149,6 +206,7 @@ type standing struct {
 	open   func()
 	was    int // events of the step's kind before
 	first  kvlocation.Entry
+	seats  []uint64 // the members' generations
 
 	heard         bed.Result
 	during, after string
@@ -158,9 +216,33 @@ type standing struct {
 	broken        []string
 }
 
-func (o *standing) key() string { return job.Object("actor", o.object) }
+func (o *standing) key() string {
+	a := o.act("")
+	return a.Key()
+}
 
-func (o *standing) act(way history.Way) bed.Act { return bed.Actor(way, o.object) }
+func (o *standing) act(way history.Way) bed.Act {
+	if o.what == room {
+		return bed.UserSpot(way, o.object)
+	}
+	return bed.Actor(way, o.object)
+}
+
+// members are the Actors that move with the object.
+func (o *standing) members() (ids []string) {
+	if o.what == room {
+		ids = []string{o.object + ", member 1", o.object + ", member 2"}
+	}
+	return ids
+}
+
+// bound is the Actor to which the object's session is bound, with its generation.
+func (o *standing) bound() (id string, generation uint64) {
+	if o.what == room {
+		return o.members()[0], o.seats[0]
+	}
+	return o.object, o.first.Generation()
+}
 
 // ops knows which object a move's operation ID belongs to.
 type ops struct {
@@ -217,10 +299,51 @@ func whichWrite(m fabrictest.Message) string {
 	return "abort"
 }
 
+// make creates the object at the source.
+func (o *standing) make(t *testing.T) {
+	c := o.c
+	create := func(a bed.Act) uint64 {
+		a.At, a.Timeout = "s", bed.Long
+		r := c.next.Do(t, a)
+		if r.Err != nil {
+			t.Errorf("%s: %v", o, r.Err)
+		}
+		return r.Generation
+	}
+	a := o.act(history.Create)
+	switch o.what {
+	case room:
+		a.Type = job.Room
+	case bulky:
+		a.Job.Size = ballast
+	}
+	g := create(a)
+	for _, id := range o.members() {
+		seat := create(bed.Actor(history.Create, id))
+		o.seats = append(o.seats, seat)
+		join := bed.Act{Way: history.Join, Class: kvlocation.ClassActor, Object: id, Generation: seat, Spot: o.object, SpotGeneration: g, Timeout: bed.Long}
+		if r := c.next.Do(t, join); r.Err != nil {
+			t.Errorf("%s: %v", o, r.Err)
+		}
+	}
+	if o.spoiled {
+		a := o.act(history.Request)
+		a.Job.Do = job.Spoil
+		c.next.Do(t, a)
+	}
+	o.first = c.Record(t, c.client.Store(), o.key())
+}
+
 // arm prepares what stops the object's move at its step.
 func (o *standing) arm(t *testing.T) {
 	t.Helper()
 	o.open = func() {}
+	if o.c.victim == survivor { // no move gets to the boundary before the source dies
+		for _, way := range o.c.Get("s").Proxies {
+			way.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: bed.RecordSubject(o.key()), Times: -1, Action: fabrictest.Drop,
+				Match: func(m fabrictest.Message) bool { return whichWrite(m) == "accepted" }})
+		}
+	}
 	if o.code != "" {
 		o.was = len(o.c.Noted(t, o.key(), o.code))
 		o.open = o.c.Gate(t, o.key(), o.code)
@@ -238,7 +361,7 @@ func (o *standing) arm(t *testing.T) {
 		tr.Subject = "fab.m.node.*.*.mv." + o.verb + ".*"
 		tr.Match = func(m fabrictest.Message) bool { return o.c.moves.is(m, o.key()) }
 	default:
-		tr.Subject = "fab.m.relay.mv.>"
+		tr.Subject = "fab.m.move.>"
 		tr.Match = func(m fabrictest.Message) bool {
 			return o.c.moves.is(m, o.key()) && m.Headers().Get("Fabric-Part") == o.part
 		}
@@ -255,7 +378,7 @@ func (o *standing) begin(t *testing.T) {
 		o.c.AwaitNoted(t, o.key(), journal.Turn, o.was+1) // a sender's message is in its turn
 	}
 	var open func()
-	if o.part == "held-1" {
+	if o.held {
 		open = o.c.Gate(t, o.key(), journal.Restore)
 	}
 	o.move()

@@ -83,7 +83,7 @@ func (s *scene) judgeMoves(t *testing.T, more ...*bed.User) {
 // FO-5e: the target dies after the commit, here before its first turn. The record keeps it as the owner, and the object is
 // Unavailable; nobody takes over, the source included, although others have room and intents ask for it.
 func deadTargetKeepsTheObject(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "s", "t", "b")
+	s := objectScene(t, bed.Options{Brief: []string{"t"}}, "s", "t", "b")
 	mover := s.Get("s").User(t, "move")
 	s.homed(t, "s", movers()...)
 	var opens []func()
@@ -115,7 +115,7 @@ func deathEndsTheMove(t *testing.T) {
 	for _, victim := range []string{"s", "t"} {
 		t.Run(victim, func(t *testing.T) {
 			t.Parallel()
-			s := &scene{Bed: bed.New(t, bed.Options{})}
+			s := &scene{Bed: bed.New(t, bed.Options{Brief: []string{victim}})}
 			s.WatchRecords(t)
 			for _, rid := range []string{"s", "t", "b"} {
 				s.Member(t, rid, "-unit=6s")
@@ -142,8 +142,14 @@ func deathEndsTheMove(t *testing.T) {
 			if victim == "s" {
 				for i, a := range movers() {
 					opens[i]()
+					var e kvlocation.Entry
+					defer func() {
+						if t.Failed() {
+							t.Logf("%s is %s", a.Key(), movePhrase(e, false))
+						}
+					}()
 					fabrictest.Eventually(t, bed.Long, a.Key()+": the target has aborted", func() bool {
-						e := s.Record(t, s.client.Store(), a.Key())
+						e = s.Record(t, s.client.Store(), a.Key())
 						return e.Phase() == kvlocation.PhaseReady && e.Record.Move == nil
 					})
 				}
@@ -173,7 +179,7 @@ func (s *scene) stands(t *testing.T, a bed.Act, accepted bool) {
 // the boundary the source never has it again, although it lives and the target is dead, and the source itself does not yet
 // know that it has passed.
 func onlyAnEarlyFailureKeepsTheSource(t *testing.T) {
-	s := &scene{Bed: bed.New(t, bed.Options{})}
+	s := &scene{Bed: bed.New(t, bed.Options{Brief: []string{"t"}})}
 	s.WatchRecords(t)
 	for _, rid := range []string{"s", "t", "b"} {
 		s.Member(t, rid, "-unit=6s")
@@ -220,7 +226,7 @@ func onlyAnEarlyFailureKeepsTheSource(t *testing.T) {
 // FO-10.14: source and target die together in the middle of moves, before the boundary and behind it. A third node with room,
 // asked with and without intent, takes nothing over, and neither do they when they are started again.
 func nobodyTakesAMoveOver(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "s", "t", "b")
+	s := objectScene(t, bed.Options{Brief: []string{"s", "t"}}, "s", "t", "b")
 	mover := s.Get("s").User(t, "move")
 	early, later := bed.InstanceSpot(history.Request, "early"), bed.InstanceSpot(history.Request, "later")
 	s.homed(t, "s", early, later)
@@ -250,7 +256,7 @@ func nobodyTakesAMoveOver(t *testing.T) {
 // brings the new route. With following turned off it is refused. After the target's death the old owner sends nothing to
 // anybody else.
 func oldOwnersFollowTheMove(t *testing.T) {
-	s := &scene{Bed: bed.New(t, bed.Options{})}
+	s := &scene{Bed: bed.New(t, bed.Options{Brief: []string{"t"}})}
 	s.WatchRecords(t)
 	for rid, arg := range map[string]string{"s": "-nofollow=false", "t": "-nofollow=false", "off": "-nofollow"} {
 		s.Member(t, rid, arg)
@@ -304,7 +310,7 @@ func oldOwnersFollowTheMove(t *testing.T) {
 // through w.
 func boundScene(t *testing.T) (s *scene, client *bed.Session, u *bed.User, object bed.Act) {
 	t.Helper()
-	s = &scene{Bed: bed.New(t, bed.Options{})}
+	s = &scene{Bed: bed.New(t, bed.Options{Brief: []string{"w"}})}
 	s.WatchRecords(t)
 	for _, rid := range []string{"s", "w", "x"} {
 		s.Member(t, rid, "-sessions")

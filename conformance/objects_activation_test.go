@@ -64,7 +64,7 @@ func missingIsActivated(t *testing.T) {
 // stored first message runs first and its caller, who still waits, gets the answer; a first message whose deadline has
 // passed is not run.
 func activationIsContinued(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a")
+	s := objectScene(t, bed.Options{Brief: []string{"a"}}, "a")
 	late := bed.InstanceSpot(history.Request, "late")
 	opens := []func(){s.Gate(t, visit.Key(), journal.Factory), s.Gate(t, late.Key(), journal.Factory)}
 	waiting, expired := visit, late
@@ -130,7 +130,7 @@ func readyIsNotActivated(t *testing.T) {
 // instance intent are Unavailable and make nothing, although a node has room. The frozen one thaws, comes back under a
 // new lease generation, and serves its Spot as before.
 func deadOwnerIsNotMissing(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a")
+	s := objectScene(t, bed.Options{Brief: []string{"a"}}, "a")
 	g := s.do(t, visit).State(t).Generation
 	s.Member(t, "b")
 	s.hosts(t, "a", "b")
@@ -166,7 +166,7 @@ func deadOwnerIsNotMissing(t *testing.T) {
 // FO-4.4e: after a Close, and after a Release, the Instance Spot is Missing: a message without the intent hears NotFound,
 // the next one with it activates a new generation.
 func closedIsMissing(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a", "b")
+	s := objectScene(t, bed.Options{Brief: []string{"a", "b"}}, "a", "b")
 	g := s.do(t, visit).State(t).Generation
 	plain := visit
 	plain.Instance = false
@@ -194,7 +194,7 @@ func closedIsMissing(t *testing.T) {
 // dies right after, also before the first message has run, and is started again under its name: neither the next process
 // run nor another node runs the message.
 func recoveryDataServesTheFirstActivationOnly(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a")
+	s := objectScene(t, bed.Options{Brief: []string{"a"}}, "a")
 	// The owner dies when the store has its Ready record and before its activation callback has ended.
 	open := s.Gate(t, visit.Key(), journal.Activate)
 	first := visit
@@ -226,7 +226,7 @@ func recoveryDataServesTheFirstActivationOnly(t *testing.T) {
 // frozen beyond its lease, thawed, cut off from the store, killed, and released: in every phase but the last no factory
 // runs.
 func onlyMissingIsActivated(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a")
+	s := objectScene(t, bed.Options{Brief: []string{"a"}}, "a")
 	g := s.do(t, visit).State(t).Generation
 	s.Member(t, "b")
 	s.Member(t, "c")
@@ -265,7 +265,7 @@ func onlyMissingIsActivated(t *testing.T) {
 // FO-10.11: a pointer to a first message that was left on a Ready record, as another version or a person may leave it. The
 // message is not run by the owner that serves the Spot, nor by its next process run, nor by another node.
 func leftoverPointerServesNobody(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a")
+	s := objectScene(t, bed.Options{Brief: []string{"a"}}, "a")
 	open := s.Gate(t, visit.Key(), journal.Factory)
 	a := visit
 	a.Timeout = bed.Long

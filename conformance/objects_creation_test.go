@@ -20,7 +20,7 @@ import (
 // operation continues the same generation at another node with the stored input, or, where that factory fails, cancels
 // exactly that record.
 func oneFactoryRuns(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a", "b", "c")
+	s := objectScene(t, bed.Options{Brief: []string{"a"}}, "a", "b", "c")
 	users := []*bed.User{s.user, s.another(t, "second"), s.another(t, "third")}
 	for _, class := range []bed.Act{bed.Actor("", "crowd"), bed.UserSpot("", "crowd")} {
 		var ids []string
@@ -100,7 +100,7 @@ func (s *scene) killedInTheFactory(t *testing.T, rid string, all ...bed.Act) {
 // for each object one other node runs the factory, under the same generation; the creator of a record that still lives is
 // waited for; a creation that is on its way when its creator has lost the record is refused by the store.
 func recoveryContinuesOneGeneration(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a", "b", "c")
+	s := objectScene(t, bed.Options{Brief: []string{"a"}}, "a", "b", "c")
 	users := []*bed.User{s.user, s.another(t, "second"), s.another(t, "third")}
 	var all []bed.Act
 	for i := range 4 {
@@ -163,7 +163,7 @@ func recoveryContinuesOneGeneration(t *testing.T) {
 // FO-10.12: the recovery of a first activation is that of an Instance Spot that was never Ready. Callers with instance
 // intent bring back no Actor, no User Spot, whether Ready or left in its creation, and no Ready Instance Spot.
 func activationServesNothingElse(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a")
+	s := objectScene(t, bed.Options{Brief: []string{"a"}}, "a")
 	visit, room := bed.InstanceSpot(history.Request, "visit"), bed.UserSpot(history.Request, "room")
 	first := s.do(t, visit)
 	s.made(t, room, "a")
@@ -200,7 +200,7 @@ func activationServesNothingElse(t *testing.T) {
 // callback raises the guard; then the old turn writes, with the token that it took when it began, and with that of its
 // context.
 func outlivedOwnershipCannotWrite(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a", "b")
+	s := objectScene(t, bed.Options{Brief: []string{"a"}}, "a", "b")
 	alice := bed.Actor(history.Request, "alice")
 	first := s.made(t, alice, "a")
 	write := func(verb job.Verb) bed.Act {

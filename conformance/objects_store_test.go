@@ -61,7 +61,7 @@ func objectWritesAreSentAgain(t *testing.T) {
 // ignores that. With the store back each object serves again after its record has the new lease generation; the one
 // that another program released meanwhile does not.
 func objectsStopWithTheLease(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a")
+	s := objectScene(t, bed.Options{Brief: []string{"a"}}, "a")
 	idle, busy, timed, lost := bed.Actor(history.Request, "idle"), bed.Actor(history.Request, "busy"),
 		bed.Actor(history.Request, "timed"), bed.Actor(history.Request, "lost")
 	g := map[string]uint64{}
@@ -140,7 +140,7 @@ func objectsStopWithTheLease(t *testing.T) {
 // object; the node, which does not know, runs no turn: neither after the Creating write, nor after the Ready write, nor
 // after an adoption.
 func noTurnOnUnknown(t *testing.T) {
-	s := objectScene(t, bed.Options{}, "a")
+	s := objectScene(t, bed.Options{Brief: []string{"a"}}, "a")
 	m := s.Get("a")
 	unanswered := func(object string, nth int) *fabrictest.Armed {
 		return m.Proxy().Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: bed.RecordSubject(object), Answer: true,

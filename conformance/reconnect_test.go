@@ -22,7 +22,7 @@ func echo(_ context.Context, r *channels.Request) (channels.Reply, error) {
 // FO-3.2c: a member's connection is cut. Connected again it takes nothing until it has proven its lease and identity to
 // the store; then its peers meet a new epoch of the same process run.
 func handshakeIsRepeated(t *testing.T) {
-	b := bed.New(t, bed.Options{Defaults: true})
+	b := bed.New(t, bed.Options{})
 	m := b.Member(t, "a")
 	node := b.Node(t, "host", b.URL())
 	bed.Sees(t, node, bed.Channel, "a")
@@ -36,10 +36,10 @@ func handshakeIsRepeated(t *testing.T) {
 	m.Proxy().Heal()
 	renewal.Wait(t) // it is connected, and on its way to prove its lease
 	for range 5 {
-		op := c.Call(t, bed.Do{RID: "a", Timeout: 5 * time.Second})
+		op := c.Call(t, bed.Do{RID: "a", Timeout: bed.Long})
 		want(t, "before the lease was checked again", op, outcome.Unavailable, outcome.NotAccepted)
 	}
-	refusedByAll(t, "select-one before the lease was checked again", b, c, bed.Do{Timeout: 300 * time.Millisecond})
+	refusedByAll(t, "select-one before the lease was checked again", b, c, bed.Do{Timeout: time.Second})
 	if got := m.State(); got != "Preparing" {
 		t.Errorf("the member is %s before its lease was checked again", got)
 	}
@@ -136,7 +136,7 @@ func connected(t *testing.T, c *bed.Caller) {
 // FO-10.5: after a reconnect of the caller its requests carry a new reply route, what comes on the old one is dropped
 // and counted, and a named node is greeted again before it is used.
 func reconnectIsANewEpoch(t *testing.T) {
-	b := bed.New(t, bed.Options{Defaults: true})
+	b := bed.New(t, bed.Options{})
 	m := b.Member(t, "a")
 	ps, url := b.Proxies(t)
 	node := b.Node(t, "host", url)

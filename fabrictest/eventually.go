@@ -5,10 +5,13 @@ import (
 	"time"
 )
 
-// pollInterval is how often Eventually looks.
-const pollInterval = 5 * time.Millisecond
+// How often Eventually looks: at first, and in the end.
+const (
+	firstPoll = 5 * time.Millisecond
+	lastPoll  = 50 * time.Millisecond
+)
 
-// Eventually waits until cond returns true, looking every few milliseconds.
+// Eventually waits until cond returns true, looking every few milliseconds, and less often the longer it takes.
 // After within it fails the test, saying that what did not happen. cond runs
 // on the calling goroutine and should not block.
 //
@@ -17,8 +20,9 @@ const pollInterval = 5 * time.Millisecond
 func Eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(within)
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
+	pause := firstPoll
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
 	for {
 		if cond() {
 			return
@@ -27,6 +31,8 @@ func Eventually(t testing.TB, within time.Duration, what string, cond func() boo
 			t.Fatalf("not within %v: %s", within, what)
 			return
 		}
-		<-tick.C
+		<-timer.C
+		pause = min(pause+pause/8, lastPoll)
+		timer.Reset(pause)
 	}
 }

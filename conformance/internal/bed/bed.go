@@ -27,21 +27,20 @@ const Long = 60 * time.Second
 // Lease is the three times of an owner lease; zero means the product's defaults.
 type Lease struct{ TTL, Renew, Margin time.Duration }
 
-// Short lets a test see a lapse within seconds. Two renewals fit many times over, so that a slow machine makes none.
-var Short = Lease{TTL: 6 * time.Second, Renew: 500 * time.Millisecond, Margin: time.Second}
-
-// Default is what the product does when nobody says otherwise.
-var Default = Lease{}
+// Brief lets a test see a lapse within seconds. Two renewals fit many times over, so that a slow machine makes none.
+var Brief = Lease{TTL: 6 * time.Second, Renew: 500 * time.Millisecond, Margin: time.Second}
 
 // Options say how a bed is made.
 type Options struct {
 	// Servers is 1 or 3. Default 1.
 	Servers int
-	// AsProcess makes each server a process, which can be killed and frozen.
-	AsProcess bool
-	// Lease is that of every member. Default Short; Defaults asks for the product's.
-	Lease    Lease
-	Defaults bool
+	// AsProcess makes each server a process, which can be killed and frozen, ProxiedRoutes lets them be kept apart.
+	AsProcess, ProxiedRoutes bool
+	// Lease is that of every member. Default the product's.
+	Lease Lease
+	// Brief are members whose lease is Brief instead: those whose lease the test lets end. All others keep theirs,
+	// however long the machine stands still.
+	Brief []string
 }
 
 // Bed is one mesh and what belongs to it.
@@ -49,6 +48,7 @@ type Bed struct {
 	Server  *fabrictest.Server  // the first server
 	Cluster *fabrictest.Cluster // nil with one server
 	lease   Lease
+	brief   []string
 	binary  string
 	dir     string
 	ctx     context.Context
@@ -59,19 +59,21 @@ type Bed struct {
 	order   []string
 	leases  []kvlocation.LeaseState
 	writes  []history.Write
+	stalled time.Duration // the longest that the machine stood still
 }
 
 // New starts the servers and makes the mesh's buckets.
 func New(t testing.TB, o Options) *Bed {
 	t.Helper()
-	b := &Bed{lease: o.Lease, dir: t.TempDir(), ctx: t.Context(), members: map[string]*Member{}}
-	if o.Lease == (Lease{}) && !o.Defaults {
-		b.lease = Short
-	}
+	b := &Bed{lease: o.Lease, brief: o.Brief, dir: t.TempDir(), ctx: t.Context(), members: map[string]*Member{}}
+	b.watchStalls(t)
 	b.journal = journal.NewReader(b.journalPath())
 	var opts []fabrictest.Option
 	if o.AsProcess {
 		opts = append(opts, fabrictest.AsProcess())
+	}
+	if o.ProxiedRoutes {
+		opts = append(opts, fabrictest.WithProxiedRoutes())
 	}
 	if o.Servers > 1 {
 		b.Cluster = fabrictest.StartCluster(t, o.Servers, opts...)
@@ -205,7 +207,7 @@ func (b *Bed) Evidence(t testing.TB, ops []history.Op) *history.Evidence {
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e := &history.Evidence{Ops: ops, Leases: b.leases, Slack: 5 * time.Second, Writes: slices.Clone(b.writes)}
+	e := &history.Evidence{Ops: ops, Leases: b.leases, Stalled: b.stalled, Writes: slices.Clone(b.writes)}
 	var err error
 	if e.Events, err = b.journal.Events(); err != nil {
 		t.Fatal(err)
@@ -228,20 +230,17 @@ func (b *Bed) Get(rid string) *Member {
 	return b.members[rid]
 }
 
-// Settle waits until every Send that was accepted has run or come to its end for a cause that is stated in public: the end of
-// a lease, or, of a killed member, its death.
+// Settle waits until everything that was accepted has run or come to its end for a cause that is stated in public: the end of
+// a lease, a deadline, or, of a killed member, its death.
 func (b *Bed) Settle(t testing.TB, ops []history.Op) {
 	t.Helper()
-	if !slices.ContainsFunc(ops, func(op history.Op) bool { return op.Way == history.Send }) {
-		return
-	}
 	var waits []string
 	defer func() {
 		if t.Failed() && len(waits) > 0 {
 			t.Logf("accepted and not run: %v", waits)
 		}
 	}()
-	fabrictest.Eventually(t, Long, "every accepted send has run", func() bool {
+	fabrictest.Eventually(t, Long, "everything that was accepted has run", func() bool {
 		e := b.Evidence(t, ops)
 		if e.AnyKilled() {
 			return true

@@ -7,11 +7,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"natsfabric/conformance/internal/act"
 	"natsfabric/conformance/internal/job"
@@ -50,11 +50,14 @@ func (b *Bed) Member(t testing.TB, rid string, args ...string) *Member {
 // Prepare makes a member and its proxies without starting it.
 func (b *Bed) Prepare(t testing.TB, rid string, args ...string) *Member {
 	t.Helper()
-	m := &Member{RID: rid, bed: b}
+	m, lease := &Member{RID: rid, bed: b}, b.lease
+	if slices.Contains(b.brief, rid) {
+		lease = Brief
+	}
 	var url string
 	m.Proxies, url = b.Proxies(t)
 	m.args = append([]string{"-mesh", Mesh, "-rid", rid, "-url", url, "-channel", Channel, "-ledger", b.ledgerPath(rid), "-journal", b.journalPath(),
-		"-ttl", b.lease.TTL.String(), "-renew", b.lease.Renew.String(), "-margin", b.lease.Margin.String()}, args...)
+		"-ttl", lease.TTL.String(), "-renew", lease.Renew.String(), "-margin", lease.Margin.String()}, args...)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.members[rid], b.order = m, append(b.order, rid)
@@ -128,6 +131,30 @@ func (m *Member) Kill9() {
 	m.Kill()
 }
 
+// After brings a fault about and waits until the member has become one state after the other since, however short it was in
+// each.
+func (m *Member) After(t testing.TB, fault func(), states ...string) {
+	t.Helper()
+	before := len(m.Changes())
+	fault()
+	fabrictest.Eventually(t, Long, fmt.Sprintf("%s becomes %v", m.RID, states), func() bool {
+		left := states
+		for _, change := range m.Changes()[before:] {
+			if len(left) > 0 && strings.Fields(change)[1] == left[0] {
+				left = left[1:]
+			}
+		}
+		return len(left) == 0
+	})
+}
+
+// Killed reports whether some process run of the member was killed.
+func (m *Member) Killed() bool {
+	m.bed.mu.Lock()
+	defer m.bed.mu.Unlock()
+	return m.killed
+}
+
 // CutStore loses what the member sends to the store; its connection and its callers' requests are left alone.
 func (m *Member) CutStore() *StoreCut { return CutStore(m.Proxies) }
 
@@ -195,17 +222,19 @@ func (m *Member) Ran(t testing.TB, id string) {
 	fabrictest.Eventually(t, Long, m.RID+" runs "+id, func() bool { return m.bed.Ledger(t, m.RID).Ran[id] > 0 })
 }
 
-// Occupy makes the member's only worker wait for d and fills its only place in the queue, so that it refuses what comes.
-// The member must have been started with -workers=1 -queue=1.
-func (m *Member) Occupy(t testing.TB, c *Caller, d time.Duration) {
+// Occupy makes all of the member's workers wait and fills its only place in the queue, so that it refuses what comes until
+// free is called. The member must have been started with so many -workers and -queue=1.
+func (m *Member) Occupy(t testing.TB, c *Caller, workers int) (free func()) {
 	t.Helper()
-	for i := range 2 {
-		op := c.Call(t, Do{RID: m.RID, Send: true, Job: job.Job{Do: job.Sleep, Millis: int(d.Milliseconds())}})
+	free = m.bed.close(t, job.MemberGate(m.bed.dir, m.RID))
+	for i := range workers + 1 {
+		op := c.Call(t, Do{RID: m.RID, Send: true, Timeout: Long, Job: job.Job{Do: job.Hold}})
 		if op.Err != nil {
 			t.Fatalf("occupying %s: %v", m.RID, op.Err)
 		}
-		if i == 0 {
-			m.Ran(t, op.ID) // the worker has it, so the next one stays in the queue
+		if i < workers {
+			m.Ran(t, op.ID) // a worker has it, so the next one does not wait for that one
 		}
 	}
+	return free
 }

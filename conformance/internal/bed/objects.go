@@ -59,7 +59,12 @@ func (b *Bed) AwaitNoted(t testing.TB, object string, what journal.What, n int) 
 // latest.
 func (b *Bed) Gate(t testing.TB, object string, what journal.What) (open func()) {
 	t.Helper()
-	g := job.GateAt(b.dir, object, what)
+	return b.close(t, job.GateAt(b.dir, object, what))
+}
+
+// close closes a gate until open is called, at the end of the test at the latest.
+func (b *Bed) close(t testing.TB, g job.Gate) (open func()) {
+	t.Helper()
 	if err := g.Close(); err != nil {
 		t.Fatal(err)
 	}

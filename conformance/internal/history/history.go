@@ -73,6 +73,9 @@ func (o *Op) accepted() bool {
 	return o.Ends > 0 && (o.Err == nil || outcome.AcceptanceOf(o.Err) == outcome.Accepted)
 }
 
+// tooLate reports whether its caller gave it up at its deadline.
+func (o *Op) tooLate() bool { return o.Ends > 0 && outcome.KindOf(o.Err) == outcome.DeadlineExceeded }
+
 // Took is how long the caller waited.
 func (o *Op) Took() time.Duration { return o.End.Sub(o.Start) }
 

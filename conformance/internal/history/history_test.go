@@ -55,7 +55,7 @@ func ms(n ...int) (d []time.Duration) {
 // comes close.
 func TestValidators(t *testing.T) {
 	late := op("a", Request, nil)
-	late.End = late.Deadline.Add(2 * time.Second)
+	late.End = late.Deadline.Add(slack + 2*time.Second)
 	twice := op("a", Request, nil)
 	twice.Ends = 2
 	open := op("a", Request, nil)
@@ -68,8 +68,9 @@ func TestValidators(t *testing.T) {
 	advising := outcome.New("request", outcome.Unavailable, outcome.NotAccepted, "", "please try again")
 	killed := ledger("n1")
 	killed.Killed = true
-	lapsed := ledger("n1")
-	lapsed.Lapsed = 1
+	lapsed, expired := ledger("n1"), ledger("n1")
+	lapsed.Lapsed, expired.Expired = 1, 1
+	givenUp := op("a", Early, outcome.New("request", outcome.DeadlineExceeded, outcome.Accepted, "", ""))
 
 	for _, c := range []struct {
 		name string
@@ -89,8 +90,12 @@ func TestValidators(t *testing.T) {
 		{"accepted send lost", NoLoss, Evidence{Ops: []Op{op("a", Send, nil)}}, "ran nowhere, although no member died",
 			Evidence{Ops: []Op{op("a", Send, nil)}, Ledgers: []Ledger{killed}}},
 		{"more accepted sends lost than a lease's end took", NoLoss,
-			Evidence{Ops: []Op{op("a", Send, nil), op("b", Send, nil)}, Ledgers: []Ledger{lapsed}}, "sends [a b] were accepted and ran nowhere",
+			Evidence{Ops: []Op{op("a", Send, nil), op("b", Send, nil)}, Ledgers: []Ledger{lapsed}}, "operations [a b] were accepted and ran nowhere",
 			Evidence{Ops: []Op{op("a", Send, nil), op("b", Send, nil)}, Ledgers: []Ledger{lapsed, ledger("n2", "b")}}},
+		{"an accepted send cannot be too late", NoLoss, Evidence{Ops: []Op{op("a", Send, nil)}, Ledgers: []Ledger{expired}}, "operations [a] were accepted and ran nowhere",
+			Evidence{Ops: []Op{op("a", Send, nil)}, Ledgers: []Ledger{lapsed}}},
+		{"accepted, given up, and no member says that it was too late", NoLoss, Evidence{Ops: []Op{givenUp}, Ledgers: []Ledger{ledger("n1")}}, "operations [a] were accepted and ran nowhere",
+			Evidence{Ops: []Op{givenUp}, Ledgers: []Ledger{expired}}},
 		{"refused and run", NoLoss, Evidence{Ops: []Op{op("a", Request, fails(outcome.NotAccepted, true))}, Ledgers: []Ledger{ledger("n1", "a")}}, "it ran at [n1]",
 			Evidence{Ops: []Op{op("a", Request, fails(outcome.NotAccepted, true))}}},
 		{"accepted without a cause", NoLoss, Evidence{Ops: []Op{op("a", Early, fails(outcome.Accepted, false))}}, "without a cause stated",
@@ -98,12 +103,14 @@ func TestValidators(t *testing.T) {
 		{"run but never sent", NoLoss, Evidence{Ledgers: []Ledger{ledger("n1", "ghost")}}, "n1 ran ghost, which nobody sent", Evidence{}},
 		{"ended twice", OneTerminal, Evidence{Ops: []Op{twice}}, "ended 2 times", Evidence{Ops: []Op{op("a", Request, nil)}}},
 		{"ended never", OneTerminal, Evidence{Ops: []Op{open}}, "ended 0 times", Evidence{}},
-		{"ended late", OneTerminal, Evidence{Ops: []Op{late}, Slack: time.Second}, "after its deadline", Evidence{Ops: []Op{late}, Slack: 3 * time.Second}},
+		{"ended late", OneTerminal, Evidence{Ops: []Op{late}, Stalled: time.Second}, "after its deadline", Evidence{Ops: []Op{late}, Stalled: 3 * time.Second}},
 		{"generation back", Monotonic, Evidence{Leases: []kvlocation.LeaseState{lease(9, 1, 5), lease(7, 1, 7)}}, "generation 5 at revision 9 after",
 			Evidence{Leases: []kvlocation.LeaseState{lease(9, 1, 7), lease(7, 1, 5)}}},
 		{"lifecycle back", Monotonic, Evidence{Leases: []kvlocation.LeaseState{lease(7, 4, 5), lease(8, 1, 5)}}, "lifecycle 1", Evidence{}},
 		{"generation before lifecycle", Monotonic, Evidence{Leases: []kvlocation.LeaseState{lease(7, 4, 3)}}, "before the lifecycle 4", Evidence{}},
 		{"others slowed", Isolation, Evidence{Undisturbed: ms(1, 2), Disturbed: ms(1, 5000, 5000)}, "p99 of healthy nodes", Evidence{Undisturbed: ms(1), Disturbed: ms(900)}},
+		{"others slowed beyond the machine's own halt", Isolation, Evidence{Undisturbed: ms(1), Disturbed: ms(3500, 3500), Stalled: 2 * time.Second}, "p99 of healthy nodes",
+			Evidence{Undisturbed: ms(1), Disturbed: ms(2500, 2500), Stalled: 2 * time.Second}},
 		{"grown", Bounded, Evidence{Before: map[string]int{"goroutines": 3}, After: map[string]int{"goroutines": 9}, Allowed: map[string]int{"goroutines": 5}},
 			"goroutines: 3 before, 9 after, 8 allowed", Evidence{Before: map[string]int{"g": 3}, After: map[string]int{"g": 3}}},
 		{"elsewhere", Identity, Evidence{Ops: []Op{direct}, Ledgers: []Ledger{ledger("n2", "a")}}, "named n1 and ran at n2",
@@ -160,12 +167,13 @@ func TestReadLedger(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(job.RanLine("a") + job.RanLine("a") + job.EndLine("a", "it\tis\nover") + job.RanLine("b") + "end\tb\t\"half")
+	write(job.RanLine("a") + job.RanLine("a") + job.EndLine("a", "it\tis\nover") + job.RanLine("b") + job.TakenLine(job.LineLapsed, 2) +
+		job.TakenLine(job.LineExpired, 3) + job.TakenLine(job.LineExpired, 1) + "end\tb\t\"half")
 	l, err := ReadLedger("n1", path)
-	if err != nil || l.Ran["a"] != 2 || l.Ran["b"] != 1 || l.Ended["a"] != "it\tis\nover" {
+	if err != nil || l.Lapsed != 2 || l.Expired != 4 || l.Ran["a"] != 2 || l.Ran["b"] != 1 || l.Ended["a"] != "it\tis\nover" {
 		t.Errorf("%+v, %v", l, err)
 	}
-	for _, bad := range []string{"something else\n", "end\ta\tunquoted\n"} {
+	for _, bad := range []string{"something else\n", "end\ta\tunquoted\n", "lapsed\tmany\n"} {
 		write(bad)
 		if _, err := ReadLedger("n1", path); err == nil {
 			t.Errorf("%q was read", bad)

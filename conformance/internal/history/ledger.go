@@ -18,8 +18,9 @@ type Ledger struct {
 	// Ran counts how often each operation began to run, and Ended how those ended whose handler returned.
 	Ran   map[string]int
 	Ended map[string]string
-	// Lapsed counts the requests that the member had accepted and whose turn the end of its lease took.
-	Lapsed int
+	// Lapsed counts the requests that the member had accepted and whose turn the end of its lease took, Expired those
+	// whose deadline passed before it.
+	Lapsed, Expired int
 }
 
 // ReadLedger reads the file of a member. Each line is one write, which the kernel finishes even when the process is
@@ -42,12 +43,16 @@ func ReadLedger(rid, path string) (Ledger, error) {
 			if l.Ended[id], err = strconv.Unquote(how); err != nil {
 				return l, fmt.Errorf("%s: line %q: %w", path, line, err)
 			}
-		case job.LineLapsed:
+		case job.LineLapsed, job.LineExpired:
 			n, err := strconv.Atoi(rest)
 			if err != nil {
 				return l, fmt.Errorf("%s: line %q: %w", path, line, err)
 			}
-			l.Lapsed += n
+			if verb == job.LineLapsed {
+				l.Lapsed += n
+			} else {
+				l.Expired += n
+			}
 		default:
 			return l, fmt.Errorf("%s: line %q is of no known kind", path, line)
 		}

@@ -52,7 +52,12 @@ func inert(e *Evidence) (broken []string) {
 		if token, err := fence.ParseToken(ev.Token); err == nil {
 			broken = append(broken, fmt.Sprintf("%s: %s at %s had the token %s before the move was certain", ev.Object, ev.What, ev.Owner(), token))
 		}
-		if len(e.Writes) > 0 && !targets[ev.Object][run{ev.RID, ev.Lifecycle}] {
+		to := run{ev.RID, ev.Lifecycle}
+		said := targets[ev.Object][to]
+		for spot := range e.index().spots[ev.Object] {
+			said = said || targets[spot][to]
+		}
+		if len(e.Writes) > 0 && !said {
 			broken = append(broken, fmt.Sprintf("%s: %s at %s, to which no record says that it moves", ev.Object, ev.What, ev.Owner()))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"natsfabric/conformance/internal/job"
 	"natsfabric/conformance/internal/journal"
 	"natsfabric/fence"
 	"natsfabric/kvlocation"
@@ -72,6 +73,7 @@ type index struct {
 	ready map[incarnation]map[run]bool // who was the owner of what is Ready, by the records
 	ended map[string]bool              // objects of which an incarnation was closed, destroyed or released
 	loose map[string]bool              // objects of which a binding came to its end
+	spots map[string]map[string]bool   // by Actor, the Spots that it was located by
 }
 
 // index is made when it is first asked for: events and writes must be complete then.
@@ -79,7 +81,8 @@ func (e *Evidence) index() *index {
 	if e.indexed != nil {
 		return e.indexed
 	}
-	ix := &index{ran: map[string][]string{}, made: map[string][]incarnation{}, ready: map[incarnation]map[run]bool{}, ended: map[string]bool{}, loose: map[string]bool{}}
+	ix := &index{ran: map[string][]string{}, made: map[string][]incarnation{}, ready: map[incarnation]map[run]bool{}, ended: map[string]bool{}, loose: map[string]bool{},
+		spots: map[string]map[string]bool{}}
 	e.indexed = ix
 	for i := range e.Events {
 		switch ev := &e.Events[i]; {
@@ -105,7 +108,28 @@ func (e *Evidence) index() *index {
 			ix.ready[inc][run{w.Record.Owner.RID, w.Record.Owner.Lifecycle}] = true
 		}
 	}
+	ix.follow(e.Writes)
 	return ix
+}
+
+// follow adds the owners of Actors that are located by reference: those of their Spots.
+func (ix *index) follow(ws []Write) {
+	for i := range ws {
+		ref, ok := ws[i].Record.Reference()
+		if !ok {
+			continue
+		}
+		spot := job.Object(string(kvlocation.KindSpot), ref.Spot)
+		if ix.spots[ws[i].Object] == nil {
+			ix.spots[ws[i].Object] = map[string]bool{}
+		}
+		ix.spots[ws[i].Object][spot] = true
+		for inc, owners := range ix.ready {
+			if inc.object == spot && inc.generation == ref.Generation {
+				ix.ready[incarnation{ws[i].Object, ws[i].Generation(), uint64(int64(inc.owner) + ref.Offset)}] = owners
+			}
+		}
+	}
 }
 
 // Excused reports whether a message that an object's owner had accepted may have ended without a turn for a cause that is
@@ -287,6 +311,8 @@ func backwards(was, now *Write) string {
 		return "it was Ready and is Creating again"
 	case now.Record.Phase == kvlocation.PhaseMissing:
 		return ""
+	case was.Record.Owner.RID == "" || now.Record.Owner.RID == "":
+		return "" // located by reference to its Spot: what its turns say is compared
 	case moved && now.Record.OwnerGeneration != was.Record.OwnerGeneration+1:
 		return fmt.Sprintf("another owner has owner generation %d after %d", now.Record.OwnerGeneration, was.Record.OwnerGeneration)
 	case now.Record.OwnerGeneration < was.Record.OwnerGeneration:

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -161,6 +162,8 @@ func TestObjectValidators(t *testing.T) {
 		{"turns that the source has again", StateKept, moved().counted("b", 5, 2, 1), "turn 1 at b"},
 		{"a token before the commit", Inert, moved().by("b", journal.Restore, 5, 2), "restore at b (lifecycle 7) had the token"},
 		{"another target", Inert, moved().by("c", journal.Factory, 5, 2, arriving), "to which no record says that it moves"},
+		{"made where its Spot does not go", Inert, riding().by("c", journal.Factory, 5, 3, arriving), "to which no record says that it moves"},
+		{"a turn where its Spot never was", OneOwner, riding().turn("c", 5, 4), "c (lifecycle 7) worked on it and was never its owner by the store"},
 		{"given up and taken back", Boundary, life().move("preparing").move("accepted").write(ready, "a", 5, 1), "it was given up to b, and is ready at a"},
 		{"given up to somebody else", Boundary, life().move("preparing").move("accepted").write(ready, "c", 5, 2), "and is ready at c"},
 		{"given up without a word", Boundary, life().move("accepted"), "in a move that was not prepared"},
@@ -198,6 +201,28 @@ func moved() *forged {
 	}).by("b", journal.Activate, 5, 2)
 }
 
+// riding is a life whose last incarnation has joined spot/y, which takes it along from a to b.
+func riding() *forged {
+	f := life().counted("a", 5, 1, 1)
+	f.write(ready, "", 5, 0, func(w *Write) {
+		w.Record.With = json.RawMessage(`{"spot":"y","generation":3,"by":"reference","offset":1}`)
+	})
+	spot := func(n uint64, phase kvlocation.Phase, rid string, owner uint64, move bool) {
+		f.write(phase, rid, 3, owner, func(w *Write) {
+			if w.Object, w.Record.Write = "spot/y", n; move {
+				w.Record.Move = &kvlocation.Move{Op: "op", Target: kvlocation.Owner{RID: "b", Lifecycle: 7}, Accepted: n > 2}
+			}
+		})
+	}
+	spot(1, ready, "a", 1, false)
+	f.counted("a", 5, 2, 2)
+	spot(2, kvlocation.PhaseMoving, "a", 1, true)
+	f.by("b", journal.Factory, 5, 3, arriving).by("b", journal.Restore, 5, 3, token("none"))
+	spot(3, kvlocation.PhaseMoving, "a", 1, true)
+	spot(4, ready, "b", 2, true)
+	return f.by("b", journal.Activate, 5, 3).counted("b", 5, 3, 3)
+}
+
 // What comes close to a breach and is none.
 func TestObjectValidatorsLetPass(t *testing.T) {
 	killed := life()
@@ -222,6 +247,7 @@ func TestObjectValidatorsLetPass(t *testing.T) {
 			op(from(at(Request, "q", fails(outcome.Unknown, false)), 10, 11)).turn("a", 5, 1, "q"),
 		"a send of a session that is over": life().by("a", journal.Unbound, 5, 1).op(Op{ID: "s", Way: Send, Object: "actor/x", Sender: "s", Ends: 1, Relayed: true}),
 		"a move":                           moved().counted("b", 5, 2, 2),
+		"a move with its Spot":             riding(),
 		"a move that was given up":         life().move("preparing").write(ready, "a", 5, 1).turn("a", 5, 1),
 		"published again":                  again,
 		"a creation refused, never Ready":  (&forged{}).write(creating, "a", 0, 1).by("a", journal.Factory, 1, 1).write(missing, "", 1, 1).op(at(Create, "made", fails(outcome.NotAccepted, true))),

@@ -14,8 +14,9 @@ import (
 type Evidence struct {
 	Ops     []Op
 	Ledgers []Ledger
-	// Slack is how much later than its deadline an operation may end, for a slow machine's sake.
-	Slack time.Duration
+	// Stalled is how long the callers' process itself stood still at most: so much later than it should may an operation
+	// end.
+	Stalled time.Duration
 	// Leases are the leases that were read from the store, in any order.
 	Leases []kvlocation.LeaseState
 	// Undisturbed and Disturbed are the times of operations on healthy nodes, without and with a fault elsewhere.
@@ -51,24 +52,34 @@ func (e *Evidence) AnyKilled() bool {
 	return slices.ContainsFunc(e.Ledgers, func(l Ledger) bool { return l.Killed })
 }
 
-// Unexplained returns the sends to a channel that were accepted and ran nowhere, unless as many requests as that were
-// taken, by the members' own count, by the end of a lease, or a member died.
+// Unexplained returns the operations at a channel that were accepted and ran nowhere, unless a member died or as many, by
+// the members' own count, had no turn because a lease ended or, of requests that their callers gave up, because their
+// deadlines passed. (The deadline of a Send ends with its acceptance.)
 func (e *Evidence) Unexplained() (ids []string) {
 	if e.AnyKilled() {
 		return nil
 	}
-	lapsed := 0
+	lapsed, expired := 0, 0
 	for _, l := range e.Ledgers {
-		lapsed += l.Lapsed
+		lapsed, expired = lapsed+l.Lapsed, expired+l.Expired
 	}
+	var sends, late []string
 	for i := range e.Ops {
 		op := &e.Ops[i]
-		if n, _ := e.Runs(op.ID); op.Way == Send && op.Object == "" && op.Ends > 0 && op.Err == nil && n == 0 {
-			ids = append(ids, op.ID)
+		n, _ := e.Runs(op.ID)
+		switch {
+		case n > 0 || op.Object != "" || !op.accepted():
+		case op.Way == Send:
+			sends = append(sends, op.ID)
+		case op.tooLate():
+			late = append(late, op.ID)
 		}
 	}
-	if len(ids) <= lapsed {
-		return nil
+	if len(sends) > lapsed {
+		ids = sends
+	}
+	if len(late) > lapsed+expired {
+		ids = append(ids, late...)
 	}
 	return ids
 }
@@ -167,7 +178,7 @@ func noLoss(e *Evidence) (broken []string) {
 		}
 	}
 	if ids := e.Unexplained(); ids != nil {
-		broken = append(broken, fmt.Sprintf("sends %v were accepted and ran nowhere, although no member died or counted as many that its lease's end took", ids))
+		broken = append(broken, fmt.Sprintf("operations %v were accepted and ran nowhere, although no member died or counted as many that had no turn", ids))
 	}
 	for id, rid := range e.everRan() {
 		if !known[id] {
@@ -200,7 +211,7 @@ func (e *Evidence) untrue(op *Op) string {
 		}
 	case outcome.AcceptanceOf(op.Err) == outcome.Accepted:
 		// Either it ran, or the member itself says why it did not, or the member died with it.
-		if n == 0 && !remote(op.Err) && !e.AnyKilled() && !e.Excused(op) {
+		if n == 0 && !remote(op.Err) && !e.AnyKilled() && !e.Excused(op) && (op.Object != "" || !op.tooLate()) { // too late at a channel: Unexplained
 			return "it ran nowhere, without a cause stated by a member"
 		}
 	}
@@ -213,13 +224,16 @@ func remote(err error) bool {
 	return ok && e.Remote
 }
 
+// slack is how much later than its deadline an operation may end on a slow machine.
+const slack = 5 * time.Second
+
 func oneTerminal(e *Evidence) (broken []string) {
 	for i := range e.Ops {
 		op := &e.Ops[i]
 		switch late := op.End.Sub(op.Deadline); {
 		case op.Ends != 1:
 			broken = append(broken, fmt.Sprintf("operation %s (%s) ended %d times", op.ID, op.Way, op.Ends))
-		case late > e.Slack:
+		case late > slack+e.Stalled:
 			broken = append(broken, fmt.Sprintf("operation %s (%s) ended %v after its deadline", op.ID, op.Way, late))
 		}
 	}
@@ -268,7 +282,7 @@ func isolation(e *Evidence) []string {
 		return nil
 	}
 	before, under := percentile(e.Undisturbed, 99), percentile(e.Disturbed, 99)
-	if limit := max(isolationFloor, isolationFactor*before); under > limit {
+	if limit := max(isolationFloor, isolationFactor*before) + e.Stalled; under > limit {
 		return []string{fmt.Sprintf("p99 of healthy nodes was %v without the fault and %v with it (limit %v)", before, under, limit)}
 	}
 	return nil

@@ -20,6 +20,7 @@ const (
 	Panic Verb = "panic" // panics
 	Fail  Verb = "fail"  // returns an error of Kind, or a plain one without it
 	Big   Verb = "big"   // answers with Size bytes
+	Hold  Verb = "hold"  // waits until the gate of the member is open, and answers
 	Count Verb = "count" // answers with Counts, without a line in the ledger
 )
 
@@ -78,15 +79,17 @@ const (
 	LineRan = "ran"
 	// LineEnd says that the handler returned, and with what.
 	LineEnd = "end"
-	// LineLapsed says that requests which the member had accepted came to their end without a turn, because its lease ended.
-	LineLapsed = "lapsed"
+	// LineLapsed says that requests which the member had accepted came to their end without a turn, because its lease ended,
+	// LineExpired that their deadlines had passed.
+	LineLapsed  = "lapsed"
+	LineExpired = "expired"
 )
 
 // RanLine returns the line that says that an operation begins to run.
 func RanLine(id string) string { return fmt.Sprintf("%s\t%s\n", LineRan, id) }
 
-// LapsedLine returns the line that says how many more accepted requests a lease's end took.
-func LapsedLine(more uint64) string { return fmt.Sprintf("%s\t%d\n", LineLapsed, more) }
+// TakenLine returns the line, LineLapsed or LineExpired, that says how many more accepted requests had no turn.
+func TakenLine(line string, more uint64) string { return fmt.Sprintf("%s\t%d\n", line, more) }
 
 // EndLine returns the line that says how an operation's handler ended.
 func EndLine(id, how string) string { return fmt.Sprintf("%s\t%s\t%q\n", LineEnd, id, how) }

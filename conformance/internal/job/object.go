@@ -33,6 +33,8 @@ type State struct {
 	Turns int `json:"turns"`
 	// Input is the identity of the creation whose input the factory got; empty without one.
 	Input string `json:"input,omitempty"`
+	// Ballast is the size of what it has beside, as the Size of its creation's job asked for.
+	Ballast int `json:"ballast,omitempty"`
 	// Said is what a verb has to say beside.
 	Said string `json:"said,omitempty"`
 }
@@ -52,6 +54,9 @@ type Gate string
 func GateAt(dir, object string, what journal.What) Gate {
 	return Gate(filepath.Join(dir, "gate-"+string(what)+"-"+hex.EncodeToString([]byte(object))))
 }
+
+// MemberGate is the gate of what a member's channel was asked to Hold.
+func MemberGate(dir, rid string) Gate { return GateAt(dir, Object("member", rid), journal.Turn) }
 
 // Close makes the gate.
 func (g Gate) Close() error { return os.WriteFile(string(g), nil, 0o600) }

@@ -42,8 +42,8 @@ import (
 // shutdownTime bounds an orderly end.
 const shutdownTime = 20 * time.Second
 
-// lapsedEvery is how often a member looks whether its lease's end took accepted requests.
-const lapsedEvery = 100 * time.Millisecond
+// takenEvery is how often a member looks whether accepted requests came to their end without a turn.
+const takenEvery = 100 * time.Millisecond
 
 // relocationTime bounds a move of everything.
 const relocationTime = time.Minute
@@ -103,7 +103,7 @@ func run(cfg fabric.Config, spec channels.Spec, ledger string, sessions bool) er
 		return err
 	}
 	defer file.Close()
-	w := &worker{rid: cfg.RID, ledger: file}
+	w := &worker{rid: cfg.RID, ledger: file, gate: job.MemberGate(filepath.Dir(ledger), cfg.RID)}
 	spec.Handler = w.handle
 	cfg.Channels = []channels.Spec{spec}
 	log := zap.NewDevelopmentConfig()
@@ -131,7 +131,7 @@ func run(cfg fabric.Config, spec channels.Spec, ledger string, sessions bool) er
 	states := n.States(context.Background())
 	fmt.Println("ready", n.Lifecycle())
 	go commands(n, spec.Name)
-	go w.noteLapsed(ctx, n, spec.Name)
+	go w.noteTaken(ctx, n, spec.Name)
 	go func() {
 		<-ctx.Done()
 		end, cancel := context.WithTimeout(context.Background(), shutdownTime)
@@ -218,6 +218,7 @@ func relocateAll(n *fabric.Node, text string) {
 type worker struct {
 	rid    string
 	ledger *os.File
+	gate   job.Gate
 }
 
 func (w *worker) handle(ctx context.Context, r *channels.Request) (channels.Reply, error) {
@@ -246,20 +247,23 @@ func (w *worker) note(line string) {
 	}
 }
 
-// noteLapsed notes how many accepted requests a lease's end took, soon after.
-func (w *worker) noteLapsed(ctx context.Context, n *fabric.Node, channel string) {
-	tick := time.NewTicker(lapsedEvery)
+// noteTaken notes how many accepted requests had no turn, because the lease ended or their deadlines passed, soon after.
+func (w *worker) noteTaken(ctx context.Context, n *fabric.Node, channel string) {
+	tick := time.NewTicker(takenEvery)
 	defer tick.Stop()
-	var noted uint64
+	noted := map[string]uint64{}
 	for {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		if now := n.Metrics().Served[channel].Lapsed; now > noted {
-			w.note(job.LapsedLine(now - noted))
-			noted = now
+		served := n.Metrics().Served[channel]
+		for line, now := range map[string]uint64{job.LineLapsed: served.Lapsed, job.LineExpired: served.Expired} {
+			if now > noted[line] {
+				w.note(job.TakenLine(line, now-noted[line]))
+				noted[line] = now
+			}
 		}
 	}
 }
@@ -276,6 +280,8 @@ func (w *worker) work(ctx context.Context, j job.Job) (channels.Reply, error) {
 		}
 	case job.Dwell:
 		time.Sleep(j.Duration())
+	case job.Hold:
+		w.gate.Pass()
 	case job.Block:
 		<-ctx.Done()
 		return channels.Reply{}, context.Cause(ctx)

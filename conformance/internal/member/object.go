@@ -58,6 +58,7 @@ type book struct {
 	turns    int
 	refuses  bool
 	spoiled  bool // Restore fails
+	ballast  []byte
 }
 
 func (b *book) event(self *objects.Self, what journal.What) journal.Event {
@@ -110,7 +111,7 @@ func (l *library) make(ctx context.Context, self *objects.Self, input []byte) (_
 			return nil, err
 		}
 	}
-	b.input = j.ID
+	b.input, b.ballast = j.ID, make([]byte, j.Size)
 	e := b.event(self, journal.Factory)
 	e.Op, e.Moved = j.ID, self.Moved()
 	_, e.Token = tokenText(ctx)
@@ -171,12 +172,13 @@ type moving struct {
 	Turns   int    `json:"turns"`
 	Refuses bool   `json:"refuses"`
 	Spoiled bool   `json:"spoiled"`
+	Ballast []byte `json:"ballast,omitempty"`
 }
 
 func (b *book) Capture(_ context.Context, self *objects.Self) (_ objects.State, err error) {
 	end := b.begin(b.event(self, journal.Capture), journal.CaptureEnd)
 	defer func() { end(err) }()
-	data, err := json.Marshal(moving{b.input, b.turns, b.refuses, b.spoiled})
+	data, err := json.Marshal(moving{b.input, b.turns, b.refuses, b.spoiled, b.ballast})
 	return objects.State{Version: 1, Data: data}, err
 }
 
@@ -192,7 +194,7 @@ func (b *book) Restore(ctx context.Context, self *objects.Self, s objects.State)
 	if m.Spoiled {
 		return errors.New("the test wants it")
 	}
-	b.input, b.turns, b.refuses = m.Input, m.Turns, m.Refuses
+	b.input, b.turns, b.refuses, b.ballast = m.Input, m.Turns, m.Refuses, m.Ballast
 	return nil
 }
 
@@ -250,7 +252,8 @@ func (b *book) Handle(ctx context.Context, r *objects.Request) (_ objects.Reply,
 	end := b.begin(e, journal.TurnEnd)
 	defer func() { end(err) }()
 	state := job.State{ID: j.ID, RID: self.RID(), Lifecycle: self.Lifecycle(), Generation: e.Generation,
-		OwnerGeneration: e.OwnerGeneration, Token: e.Token, Instance: b.instance, Turns: b.turns, Input: b.input}
+		OwnerGeneration: e.OwnerGeneration, Token: e.Token, Instance: b.instance, Turns: b.turns, Input: b.input,
+		Ballast: len(b.ballast)}
 	switch j.Do {
 	case job.Guard:
 		state.Said = said(b.lib.guard(e.Object).Do(ctx, func() error { return nil }))
