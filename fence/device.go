@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"natsfabric/internal/leash"
 )
 
 // Answer is what a fence device says. The zero value claims nothing.
@@ -70,7 +72,7 @@ type Device interface {
 	// Name tells the device apart from the others of a plan.
 	Name() string
 	// Fence cuts the target off, and does so again when it was cut off before. It returns when ctx ends; one that does not
-	// is waited for no longer, and counts as Unknown.
+	// is waited for no longer, counts as Unknown, and is not called again before it has returned.
 	Fence(ctx context.Context, t Target) Report
 	// Check looks whether the target is cut off, changes nothing, and does not rest on what Fence was told: Fenced only
 	// when it has seen that the process is gone or the path is closed.
@@ -156,14 +158,20 @@ func (c Cut) timeout() time.Duration {
 
 // Look asks the device's check how the target stands.
 func (c Cut) Look(ctx context.Context, t Target) Report {
-	return bound(ctx, c.timeout(), t, c.Device.Check)
+	return c.call(ctx, new(leash.Leash), "", t, c.Device.Check)
 }
 
 // Run tells the device to fence, and believes only what its check sees then: a device that says fenced while its check
 // does not gets the check's answer.
 func (c Cut) Run(ctx context.Context, t Target) Report {
-	did := bound(ctx, c.timeout(), t, c.Device.Fence)
-	saw := c.Look(ctx, t)
+	return c.run(ctx, new(leash.Leash), "", t)
+}
+
+// run is Run with calls that are held by l. A device whose call was given up under this name is not called again until that
+// has returned, neither to fence nor to check, so at most one of its calls is ever out.
+func (c Cut) run(ctx context.Context, l *leash.Leash, name string, t Target) Report {
+	did := c.call(ctx, l, name, t, c.Device.Fence)
+	saw := c.call(ctx, l, name, t, c.Device.Check)
 	switch {
 	case saw.Answer == Fenced:
 		return Report{Answer: Fenced, Detail: clip(saw.Detail), Output: saw.Output}
@@ -177,36 +185,19 @@ func (c Cut) Run(ctx context.Context, t Target) Report {
 // deviceGrace is how long a device may take to return once its time is over.
 const deviceGrace = 2 * time.Second
 
-// bound runs one call of a device, which must not outlive its time: one that does has no answer, and nor has one that panics.
-func bound(ctx context.Context, limit time.Duration, t Target, call func(context.Context, Target) Report) Report {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// call makes one call of the device, which must not outlive its time: one that does has no answer, and nor has one that panics.
+func (c Cut) call(ctx context.Context, l *leash.Leash, name string, t Target, f func(context.Context, Target) Report) Report {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
 	// A process that was frozen may look here before the context's own timer has come round.
 	if end, ok := ctx.Deadline(); ctx.Err() != nil || ok && !time.Now().Before(end) {
 		return Report{Detail: "not tried: its time is over"}
 	}
-	done := make(chan Report, 1)
-	go func() {
-		defer func() {
-			if p := recover(); p != nil {
-				done <- Report{Detail: fmt.Sprintf("it panicked: %v", p)}
-			}
-		}()
-		done <- call(ctx, t)
-	}()
-	select {
-	case r := <-done:
-		return r
-	case <-ctx.Done():
+	r, err := leash.Call(ctx, l, name, deviceGrace, func(ctx context.Context) (Report, error) { return f(ctx, t), nil })
+	if err != nil {
+		return Report{Detail: err.Error()}
 	}
-	late := time.NewTimer(deviceGrace)
-	defer late.Stop()
-	select {
-	case r := <-done:
-		return r
-	case <-late.C:
-		return Report{Detail: "it did not return when its time was over"}
-	}
+	return r
 }
 
 func clip(s string) string {

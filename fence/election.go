@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nuid"
 	"go.uber.org/zap"
 
+	"natsfabric/internal/leash"
 	"natsfabric/internal/monotime"
 	"natsfabric/internal/wire"
 	"natsfabric/kvlocation"
@@ -127,6 +128,8 @@ type Election struct {
 	busy   chan struct{} // holds an element while Campaign runs
 	newest uint64        // used by Campaign only; the highest revision of the record that it has read
 	track  tracker
+
+	devices leash.Leash // holds the calls of fence devices
 
 	mu   sync.Mutex
 	term *Term // guarded by mu; the present or last one

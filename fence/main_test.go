@@ -9,12 +9,19 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("FENCE_TEST_CHILD") == "selffence" {
+	switch os.Getenv("FENCE_TEST_CHILD") {
+	case "selffence":
 		selfFenceChild()
+		return
+	case "promoter":
+		if err := promoterChild(); err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
 		return
 	}
 	// Most tests only wait, so more of them run side by side than there are processors. -parallel overrides it.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
 	// An embedded nats-server that a test stopped was seen to leave these goroutines of a file store behind: its own, and

@@ -94,7 +94,7 @@ func (c *claimant) level(ctx context.Context, level int) (bool, error) {
 			return false, err
 		}
 		dctx, cancel := context.WithTimeoutCause(ctx, c.until.Sub(monotime.Now()), errors.New("the right to fence has ended"))
-		r := cut.Run(dctx, c.target())
+		r := cut.run(dctx, &c.e.devices, fmt.Sprint(level, " ", name), c.target())
 		cancel()
 		if r.lied {
 			c.e.track.do(func(s *Snapshot) { s.DeviceLied++ })

@@ -26,6 +26,10 @@ type Snapshot struct {
 	FenceFailures uint64 // passes in which no level fenced the holder
 	Fenced        uint64 // passes that ended with a confirmation
 	DeviceLied    uint64 // devices that said fenced while their check said otherwise
+
+	// DevicesOut is how many devices' calls were given up and have not returned: at most one of each device of the plan. Such
+	// a device is not called, and counts as Unknown, until it has returned.
+	DevicesOut int
 }
 
 // tracker keeps what Snapshot shows.
@@ -84,7 +88,7 @@ func (e *Election) Snapshot() Snapshot {
 	e.track.mu.Lock()
 	s := e.track.snap
 	e.track.mu.Unlock()
-	s.Name = e.cfg.Name
+	s.Name, s.DevicesOut = e.cfg.Name, e.devices.Out()
 	if term != nil {
 		s.Leading, s.Token = term.held(), term.token
 	}

@@ -1,0 +1,68 @@
+package leash
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// What does not return is given up once, and called again only after it has come back.
+func TestNothingPilesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l Leash
+		release, calls := make(chan struct{}), 0
+		call := func(name string, f func(context.Context) (int, error)) (int, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			return Call(ctx, &l, name, time.Second, f)
+		}
+		stuck := func(context.Context) (int, error) { calls++; <-release; return 7, nil }
+		if _, err := call("a", stuck); !errors.Is(err, ErrLate) || l.Out() != 1 {
+			t.Fatalf("%v, %d out", err, l.Out())
+		}
+		for range 100 {
+			if _, err := call("a", stuck); !errors.Is(err, ErrOut) {
+				t.Fatal(err)
+			}
+		}
+		if calls != 1 || l.Out() != 1 {
+			t.Fatalf("%d calls, %d out", calls, l.Out())
+		}
+		if v, err := call("b", func(context.Context) (int, error) { return 1, nil }); v != 1 || err != nil {
+			t.Fatalf("another name: %d, %v", v, err)
+		}
+		close(release)
+		synctest.Wait()
+		if v, err := call("a", stuck); v != 7 || err != nil || l.Out() != 0 {
+			t.Fatalf("after it came back: %d, %v, %d out", v, err, l.Out())
+		}
+	})
+}
+
+func TestCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l Leash
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := Call(ctx, &l, "a", time.Second, func(context.Context) (int, error) { panic("boom") })
+		if err == nil || !strings.Contains(err.Error(), "boom") {
+			t.Fatal(err)
+		}
+		// It may come a little late.
+		v, err := Call(ctx, &l, "a", time.Second, func(ctx context.Context) (int, error) {
+			<-ctx.Done()
+			time.Sleep(time.Second / 2)
+			return 3, nil
+		})
+		if v != 3 || err != nil || l.Out() != 0 {
+			t.Fatalf("%d, %v, %d out", v, err, l.Out())
+		}
+	})
+}
