@@ -59,6 +59,8 @@ const (
 	AlertGone        = "gone"
 	AlertFleetGuard  = "fleet-guard"
 	AlertFleetBudget = "fleet-budget"
+	AlertBlind       = "monitor-blind"
+	AlertSees        = "monitor-sees"
 )
 
 // Due returns the alerts that should have gone out by now about a worker. They follow from the shared keys alone, apart
@@ -126,7 +128,11 @@ func (p *Policy) Due(v *View) []Alert {
 	if ctl := v.control(); ctl != nil && p.Responsible[c.Verdict] == Restart {
 		paused = fmt.Sprintf("; nothing restarts it, %s by %s: %s", ctl.Mode, ctl.By, ctl.Reason)
 	}
-	add(AlertConfirmed, Warning, string(c.Verdict)+"-"+c.ID, p.Remind, "%s is %s: %s%s%s", v.Worker, c.Verdict, f.Why(), job, paused)
+	severity := Warning
+	if p.Responsible[c.Verdict] != Restart {
+		severity = Page // nobody else acts
+	}
+	add(AlertConfirmed, severity, string(c.Verdict)+"-"+c.ID, p.Remind, "%s is %s: %s%s%s", v.Worker, c.Verdict, f.Why(), job, paused)
 	out[len(out)-1].collect = true
 	if p.Responsible[c.Verdict] != Restart {
 		return out
@@ -160,7 +166,7 @@ func (p *Policy) dueFleet(f Fleet, b *Budget, now time.Time, bound time.Duration
 		add(AlertFleetGuard, fmt.Sprintf("%d of %d workers look broken: nothing is restarted, the fault is likely elsewhere", f.Broken, f.Workers))
 	}
 	if b != nil && waiting > 0 {
-		if used := len(b.since(now.Add(-bound - p.FleetWindow))); used >= p.FleetBudget {
+		if used := len(p.usedBudget(b, now, bound)); used >= p.FleetBudget {
 			add(AlertFleetBudget, fmt.Sprintf("%d restarts within %v: the fleet's budget is used up, and %d workers wait for a restart", used, p.FleetWindow, waiting))
 		}
 	}

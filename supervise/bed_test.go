@@ -75,6 +75,7 @@ func fast() Policy {
 	p.Remind = time.Hour
 	p.LaunchWindow, p.LockTTL = 3*time.Second, 8*time.Second // for a machine that is busy
 	p.BreakerWindow, p.FleetWindow = time.Hour, time.Hour
+	p.UnreachableAfter = time.Hour // many tests let a worker say once that it is idle
 	return p
 }
 

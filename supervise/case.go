@@ -201,11 +201,9 @@ type BudgetUse struct {
 	At      time.Time `json:"at"`
 }
 
-// since returns the uses since then.
-func (b *Budget) since(t time.Time) []BudgetUse {
-	return slices.DeleteFunc(slices.Clone(b.Used), func(u BudgetUse) bool { return !u.At.After(t) })
-}
-
-func (b *Budget) has(worker, attempt string) bool {
-	return slices.ContainsFunc(b.Used, func(u BudgetUse) bool { return u.Worker == worker && u.Attempt == attempt })
+// usedBudget returns the uses whose restarts may have come within the fleet's window. A restart comes after its use was taken: by
+// a launch window at most until its intent is written, and then by what a command may take.
+func (p *Policy) usedBudget(b *Budget, now time.Time, bound time.Duration) []BudgetUse {
+	since := now.Add(-bound - p.FleetWindow - p.LaunchWindow - p.until())
+	return slices.DeleteFunc(slices.Clone(b.Used), func(u BudgetUse) bool { return !u.At.After(since) })
 }

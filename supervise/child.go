@@ -35,7 +35,7 @@ func NewChild(worker string, command func() *exec.Cmd) *Child {
 	return &Child{worker: worker, make: command, guard: fence.NewGuard("child process of "+worker, "")}
 }
 
-// Start starts the process, for the first time or after it has ended.
+// Start starts the process, for the first time or after it has ended. What it has started itself is killed when it ends.
 func (c *Child) Start() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,6 +57,8 @@ func (c *Child) startLocked() error {
 	c.starts++
 	go func() {
 		_ = cmd.Wait() // how it ended is nobody's business here
+		// What it left behind ends with it. Later the ID of its group may be somebody else's.
+		_ = killGroup(cmd)
 		close(ended)
 	}()
 	return nil
@@ -73,8 +75,10 @@ func (c *Child) Restart(ctx context.Context, o Order) Result {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.cmd != nil {
-			if err := killGroup(c.cmd); err != nil && !errors.Is(err, os.ErrProcessDone) && !ended(c.ended) {
-				return err
+			if !ended(c.ended) {
+				if err := killGroup(c.cmd); err != nil && !errors.Is(err, os.ErrProcessDone) && !ended(c.ended) {
+					return err
+				}
 			}
 			touched = true
 			select {
@@ -136,7 +140,9 @@ func (c *Child) Close() {
 	if c.cmd == nil {
 		return
 	}
-	_ = killGroup(c.cmd) // it may have ended already
+	if !ended(c.ended) {
+		_ = killGroup(c.cmd) // it may be ending
+	}
 	<-c.ended
 }
 

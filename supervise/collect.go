@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"natsfabric/internal/leash"
 )
 
 // Collector gets a worker's logs before it is restarted. Collect is called with a context that ends after
@@ -77,33 +79,17 @@ type Logs struct {
 // errNoCollector is what alerts say in place of logs.
 var errNoCollector = errors.New("no log collector is configured for this worker")
 
-// collect gets a worker's logs within the limit, whatever the collector does.
-func collect(ctx context.Context, c Collector, worker string, limit time.Duration) (text string, err error) {
+// logsOf gets a worker's logs within the limit, whatever the collector does.
+func (r *runner) logsOf(ctx context.Context, c Collector, worker string) (text string, err error) {
 	if c == nil {
 		return "", errNoCollector
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, r.policy.CollectLimit)
 	defer cancel()
-	type result struct {
-		text string
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		var r result
-		defer func() {
-			if p := recover(); p != nil {
-				r.err = fmt.Errorf("the collector panicked: %v", p)
-			}
-			done <- r
-		}()
-		r.text, r.err = c.Collect(ctx, worker)
-	}()
-	select {
-	case r := <-done:
-		text, err = r.text, r.err
-	case <-ctx.Done():
-		err = fmt.Errorf("the collector did not end within %v", limit)
+	// What was read comes beside an error, too.
+	text, err = leash.Call(ctx, &r.leash, "logs of "+worker, 0, func(ctx context.Context) (string, error) { return c.Collect(ctx, worker) })
+	if err != nil {
+		err = fmt.Errorf("the collector: %w", err)
 	}
 	return strings.ToValidUTF8(text[max(0, len(text)-maxOutput):], "?"), err
 }

@@ -196,6 +196,7 @@ func alertOnly(t *testing.T) {
 	}
 	j, a := &journal{}, &alerts{}
 	p.StalledAfter = 300 * time.Millisecond
+	p.HungAfter = 30 * time.Second // the slow one beats, as often as the machine lets it
 	cfg := config(p, j, a)
 	cfg.Expected = []string{"absent"}
 	b.monitor(t, cfg)
@@ -209,6 +210,11 @@ func alertOnly(t *testing.T) {
 		}
 		return seen["absent"] == Unreachable && seen["slow"] == Stalled
 	})
+	for _, x := range a.of(AlertConfirmed) {
+		if x.Severity != Page {
+			t.Errorf("a person is to act on %s, and the alert is a %s", x.Verdict, x.Severity)
+		}
+	}
 	b.outlast(t, p.Persistence+4*p.CheckInterval)
 	if got := j.list(); len(got) > 0 {
 		t.Errorf("restarted: %+v", got)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"natsfabric/internal/leash"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 )
@@ -77,19 +78,16 @@ func (r *runner) deliver(ctx context.Context, c clock, key string, d *Fact[deliv
 	failed := make([]error, len(left))
 	var wg sync.WaitGroup
 	for i, n := range left {
-		wg.Go(func() { failed[i] = notify(ctx, n, a, limit) })
+		wg.Go(func() { failed[i] = r.tellOne(ctx, n, a) })
 	}
 	wg.Wait()
 	next.Done = true
 	for i, n := range left {
 		if failed[i] == nil {
 			next.Told = append(next.Told, n.Name())
-			r.stats.told.Add(1)
-			continue
+		} else {
+			next.Done = false
 		}
-		failed[i] = fmt.Errorf("notifier %s: %w", n.Name(), failed[i])
-		r.stats.notifyFailed.Add(1)
-		next.Done = false
 	}
 	now, bound = c.at()
 	next.Until = ceil(now.Add(bound + min(time.Duration(next.Tries)*r.policy.CheckInterval, r.policy.Remind)))
@@ -101,27 +99,19 @@ func (r *runner) deliver(ctx context.Context, c clock, key string, d *Fact[deliv
 	return errors.Join(append(failed, err)...)
 }
 
-// notify calls a notifier and comes back in time, whatever the notifier does.
-func notify(ctx context.Context, n Notifier, a Alert, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// tellOne calls a notifier and comes back in time, whatever the notifier does.
+func (r *runner) tellOne(ctx context.Context, n Notifier, a Alert) error {
+	ctx, cancel := context.WithTimeout(ctx, r.policy.NotifyLimit)
 	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		var err error
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("it panicked: %v", p)
-			}
-			done <- err
-		}()
-		err = n.Notify(ctx, a)
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("not within %v: %w", limit, ctx.Err())
+	_, err := leash.Call(ctx, &r.leash, "notifier "+n.Name(), 0, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, n.Notify(ctx, a)
+	})
+	if err != nil {
+		r.stats.notifyFailed.Add(1)
+		return fmt.Errorf("notifier %s: %w", n.Name(), err)
 	}
+	r.stats.told.Add(1)
+	return nil
 }
 
 // attach puts the incident's logs into an alert. The first alert of an incident collects them.

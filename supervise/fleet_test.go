@@ -2,11 +2,13 @@ package supervise
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -333,4 +335,137 @@ func TestWorkerThatIsGone(t *testing.T) {
 	if c := b.caseOf(t, "w"); c.State != CaseGone {
 		t.Errorf("case %+v", c)
 	}
+}
+
+// A worker that says in order that it has stopped ends its incident, however late that is seen.
+func TestStoppedEndsTheIncident(t *testing.T) {
+	p, now := DefaultPolicy(), time.Now()
+	v := &View{Worker: "w", Now: now, Record: recordAt(Stopped, 3*p.HungAfter, now), Case: &Fact[Case]{Value: Case{ID: "i", State: CaseOpen, Verdict: Hung}}}
+	if s := p.Next(v); s.Do != Write || s.Event != Recovered {
+		t.Errorf("%v %s: %s", s.Do, s.Event, s.Why)
+	}
+}
+
+// ready is a hung worker for which all is done but the use of the fleet's budget.
+func ready(p *Policy, now time.Time, used ...BudgetUse) *View {
+	seen := Sighting{Verdict: Hung, Episode: "r7", Record: 7}
+	v := &View{
+		Worker: "w", Self: "m", Now: now, Record: recordAt(Processing, time.Hour, now), Hands: true, Confirmed: true, Fleet: Fleet{Workers: 100, Broken: 1},
+		Sight: &Fact[Sighting]{Time: now.Add(-p.Persistence - time.Hour), Value: seen}, Timer: &Fact[Timer]{Time: now.Add(-p.Persistence - time.Minute), Value: Timer(seen)},
+		Lock: &Fact[Lock]{Value: Lock{By: "m"}}, Case: &Fact[Case]{Value: Case{ID: "i", State: CaseOpen, Verdict: Hung}},
+		Budget: &Fact[Budget]{Value: Budget{Used: used}},
+	}
+	v.Hand.Collected = true
+	return v
+}
+
+// The fleet's budget bounds the restarts within its window as they are run, not as their uses were taken: a use that was taken
+// long before its restart is taken anew, and one counts until its restart is out of the window, however late that came.
+func TestBudgetCountsWhatRuns(t *testing.T) {
+	p, now := DefaultPolicy(), time.Now()
+	p.FleetBudget = 2
+	other := func(ago time.Duration) BudgetUse { return BudgetUse{Worker: "x", Attempt: "x-1", At: now.Add(-ago)} }
+	own := func(ago time.Duration) BudgetUse { return BudgetUse{Worker: "w", Attempt: "i-1", At: now.Add(-ago)} }
+	for _, c := range []struct {
+		name string
+		used []BudgetUse
+		do   Do
+		of   string // of the event
+		kept int    // uses that a write leaves
+	}{
+		{"nothing used", nil, Write, "", 1},
+		{"taken just now", []BudgetUse{own(time.Second)}, Intend, "1", 0},
+		{"taken long ago", []BudgetUse{own(40 * time.Minute)}, Write, "", 1},
+		{"taken before the window", []BudgetUse{own(3 * time.Hour)}, Write, "", 1},
+		{"taken long ago, and one more", []BudgetUse{other(time.Minute), own(40 * time.Minute)}, Write, "", 2},
+		{"used up", []BudgetUse{other(time.Minute), other(2 * time.Minute)}, Wait, "budget", 0},
+		{"used up, and the own one is old", []BudgetUse{other(time.Minute), other(2 * time.Minute), own(40 * time.Minute)}, Wait, "budget", 0},
+		{"the window is over, but not for a command that came late", []BudgetUse{other(time.Minute), other(p.FleetWindow + p.LaunchWindow)}, Wait, "budget", 0},
+		{"the window is over", []BudgetUse{other(time.Minute), other(p.FleetWindow + 5*time.Minute)}, Write, "", 2},
+	} {
+		v := ready(&p, now, c.used...)
+		s := p.Next(v)
+		for s.Do == Write && s.Incident == "i" && strings.HasPrefix(s.Why, "unlock") { // what is refused gives its lock back
+			v.Lock = nil
+			s = p.Next(v)
+		}
+		if s.Do != c.do || c.of != "" && s.Of != c.of {
+			t.Errorf("%s: %v %q: %s", c.name, s.Do, s.Of, s.Why)
+			continue
+		}
+		if c.do == Write {
+			var b Budget
+			if err := json.Unmarshal(s.change.value, &b); err != nil || len(b.Used) != c.kept || !b.Used[len(b.Used)-1].At.After(now.Add(-time.Second)) {
+				t.Errorf("%s: writes %s, %v", c.name, s.change.value, err)
+			}
+		}
+	}
+}
+
+// A monitor that sees nothing for as long as a worker may be silent pages by itself, and says when it sees again.
+func TestBlindMonitorPages(t *testing.T) {
+	t.Parallel()
+	srv := fabrictest.StartServer(t)
+	_, p := bedAt(t, srv.URL(), 1), fast()
+	proxy := srv.Proxy(t)
+	a, late := &alerts{}, &named{name: "late"}
+	late.fail = errors.New("nobody there")
+	cfg := config(p, &journal{}, a)
+	cfg.Notifiers = append(cfg.Notifiers, late)
+	m, err := NewMonitor(testContext(t), openStore(t, connect(t, proxy.URL()), "far"), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	fabrictest.Eventually(t, readyIn, "a first look", func() bool { return m.Metrics().Scans > 0 })
+	proxy.Apply(fabrictest.Cut, fabrictest.RefuseReconnect)
+	if x := a.wait(t, AlertBlind); x.Severity != Page || !strings.Contains(x.Text, m.ID()) || x.Time.IsZero() {
+		t.Errorf("the page: %+v", x)
+	}
+	late.mu.Lock()
+	late.fail = nil
+	late.mu.Unlock()
+	late.wait(t, AlertBlind)
+	proxy.Heal()
+	a.wait(t, AlertSees)
+	late.wait(t, AlertSees)
+	if n, k := len(a.of(AlertBlind)), len(a.of(AlertSees)); n != 1 || k != 1 {
+		t.Errorf("%d pages, %d of its end", n, k)
+	}
+}
+
+// What never returns is given up once for each notifier, and for each worker's collector and restarter; it is counted, and
+// nothing piles up.
+func TestNothingPilesUpBehindWhatHangs(t *testing.T) {
+	t.Parallel()
+	b, p := newBed(t), fast()
+	p.CollectLimit, p.NotifyLimit = 100*time.Millisecond, 100*time.Millisecond
+	release, up := make(chan struct{}), &named{name: "up"}
+	hangs := &stuck{release: release}
+	cfg := config(p, &journal{}, hangs)
+	cfg.Notifiers = append(cfg.Notifiers, up)
+	var collects atomic.Int32
+	cfg.Targets[0].Collector = CollectFunc(func(context.Context, string) (string, error) { collects.Add(1); <-release; return "", nil })
+	m := b.still(t, cfg)
+	t.Cleanup(func() { close(release) })
+	b.say(t, Record{Worker: "w", State: Processing})
+	m.until(t, func() bool { return len(up.of(AlertRestarted)) > 0 && m.Metrics().NotifyFailed > 3 })
+	if n, k := hangs.calls.Load(), collects.Load(); n != 1 || k != 1 {
+		t.Errorf("the notifier was called %d times, the collector %d times", n, k)
+	}
+	if got := m.Metrics().Out; got != 2 {
+		t.Errorf("%d calls are out, want those of a notifier and a collector", got)
+	}
+}
+
+type stuck struct {
+	release chan struct{}
+	calls   atomic.Int32
+}
+
+func (*stuck) Name() string { return "stuck" }
+func (s *stuck) Notify(context.Context, Alert) error {
+	s.calls.Add(1)
+	<-s.release
+	return nil
 }

@@ -1,11 +1,12 @@
 package supervise
 
 import (
-	"flag"
 	"os"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"natsfabric/fabrictest"
 )
 
 // TestMain is also the main function of the processes that tests start, kill and freeze: see proc_test.go.
@@ -13,10 +14,6 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(playRole(role))
 	}
-	flag.Parse()
-	// Most tests here wait most of the time, so more of them may run than there are processors.
-	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = flag.Set("test.parallel", "12")
-	}
+	fabrictest.AtOnce(12)
 	goleak.VerifyTestMain(m)
 }

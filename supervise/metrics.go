@@ -35,6 +35,9 @@ type Snapshot struct {
 	Races         uint64 `json:"races"`
 	Deferred      uint64 `json:"deferred"`
 	EventsLost    uint64 `json:"events_lost"`
+	// Out is how many calls of notifiers, collectors and restarters were given up and have not returned. A notifier is not
+	// called meanwhile, nor are a worker's own collector and restarter.
+	Out int `json:"out"`
 	// Mode is what stops the automation, empty when nothing does.
 	Mode ControlMode `json:"mode,omitempty"`
 }

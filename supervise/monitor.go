@@ -98,7 +98,7 @@ const maxExpected = 100_000
 // Concurrency: every method may be called from any goroutine.
 type Monitor struct {
 	cfg      Config
-	run      runner
+	run      *runner
 	keys     keys
 	expected map[string]bool
 	events   *eventWriter
@@ -108,6 +108,8 @@ type Monitor struct {
 	done   chan struct{}
 	work   *pool
 	tell   *pool
+	blind  blind
+	census census // used by scan only
 
 	mu    sync.Mutex
 	last  scan                       // guarded by mu
@@ -124,7 +126,7 @@ func NewMonitor(ctx context.Context, store *kvlocation.Store, cfg Config) (*Moni
 	if err != nil {
 		return nil, err
 	}
-	if _, err := readClock(ctx, m.keys, monotime.Now); err != nil {
+	if m.last.clock, err = readClock(ctx, m.keys, monotime.Now); err != nil {
 		m.cancel()
 		return nil, err
 	}
@@ -143,7 +145,7 @@ func newMonitor(k keys, mesh string, cfg Config) (*Monitor, error) {
 	}
 	st := newStats()
 	m.events = newEventWriter(k, cfg.Policy.Retention, st)
-	m.run = runner{
+	m.run = &runner{
 		keys: k, policy: &m.cfg.Policy, self: nuid.Next(), mesh: mesh, mono: monotime.Now, target: m.target, notify: cfg.Notifiers,
 		record: m.events.add, told: m.alerts, before: func(Step) {}, stats: st, hands: map[string]*hand{},
 	}
@@ -220,11 +222,13 @@ func (m *Monitor) check(ctx context.Context) {
 		if before == nil && ctx.Err() == nil {
 			m.cfg.Logger.Warn("the workers can't be looked at; nothing is decided meanwhile", zap.Error(err))
 		}
+		m.tellBlind(ctx, begin, err)
 		return
 	}
 	if before != nil {
 		m.cfg.Logger.Info("the workers can be looked at again")
 	}
+	m.tellSees(ctx)
 	m.dispatch(ctx, s)
 	m.events.flush()
 }
@@ -257,7 +261,7 @@ func (m *Monitor) alerts(worker string) {
 	m.mu.Lock()
 	c := m.last.clock
 	m.mu.Unlock()
-	if c.mono != nil { // before the first scan has ended there is no time to tell by
+	if c.mono != nil { // a monitor of a test may have no time to tell by yet
 		m.tellLater(m.ctx, c, worker)
 	}
 }
@@ -296,5 +300,6 @@ func (m *Monitor) Metrics() Snapshot {
 	}
 	m.mu.Unlock()
 	m.run.stats.fill(&s)
+	s.Out = m.run.leash.Out()
 	return s
 }

@@ -84,8 +84,18 @@ func ServeOrders(nc *nats.Conn, subject string, r Restarter) (stop func(), err e
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if !s.closed {
-			s.wg.Go(func() { _ = m.Respond(encode(s.run(o))) }) // a sender that hears nothing takes it as unknown
+		switch {
+		case s.closed: // a sender that hears nothing takes it as unknown
+		case s.orders == maxOrders:
+			_ = m.Respond(encode(resultMessage{schemaVersion, Broken, fmt.Sprintf("%d orders are under way here already", maxOrders)}))
+		default:
+			s.orders++
+			s.wg.Go(func() {
+				_ = m.Respond(encode(s.run(o)))
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.orders--
+			})
 		}
 	})
 	if err != nil {
@@ -111,11 +121,15 @@ type orderServer struct {
 
 	mu     sync.Mutex
 	guards map[string]*fence.Guard // guarded by mu; by worker
+	orders int                     // guarded by mu; those that run, and those that wait for one of the same worker
 	closed bool                    // guarded by mu
 }
 
-// maxServed bounds the workers of one orderServer.
-const maxServed = 10_000
+// maxServed bounds the workers of one orderServer, maxOrders the orders that run or wait at the same time.
+const (
+	maxServed = 10_000
+	maxOrders = 1_000
+)
 
 func (s *orderServer) guard(worker string) *fence.Guard {
 	s.mu.Lock()

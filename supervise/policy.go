@@ -56,7 +56,8 @@ type Policy struct {
 	// LockTTL is the life of the execution lock (SV-6). Default 2 min.
 	LockTTL time.Duration
 
-	// FleetBudget is how many restarts all workers together may have within FleetWindow. Defaults 10, 1 h.
+	// FleetBudget is how many restarts all workers together may have within FleetWindow. Each counts from when it was decided
+	// on, and for as long after the window as its command may have begun later. Defaults 10, 1 h.
 	FleetBudget int
 	FleetWindow time.Duration
 	// FleetShare is the share of the workers that may look broken at the same time; with more of them nothing is
@@ -188,7 +189,7 @@ func (p *Policy) WriteTable(w io.Writer) error {
 		Stalled:     fmt.Sprintf("heartbeat fresh, progress marker stuck for %v", p.StalledAfter),
 	}
 	for _, v := range verdicts {
-		how := fmt.Sprintf("alert, repeated every %v", p.Remind)
+		how := fmt.Sprintf("page, repeated every %v", p.Remind)
 		if p.Responsible[v] == Restart {
 			how = fmt.Sprintf("alert; restart once it has lasted %v, then %v cooldown, at most %d in %v; page after %v without recovery",
 				p.Persistence, p.Cooldown, p.Breaker, p.BreakerWindow, p.EscalateAfter)

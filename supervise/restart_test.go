@@ -86,11 +86,12 @@ func TestCollectors(t *testing.T) {
 	begin := time.Now()
 	never := make(chan struct{})
 	defer close(never)
-	_, err = collect(ctx, CollectFunc(func(context.Context, string) (string, error) { <-never; return "", nil }), "w", 50*time.Millisecond)
+	r := &runner{policy: &Policy{CollectLimit: 50 * time.Millisecond}}
+	_, err = r.logsOf(ctx, CollectFunc(func(context.Context, string) (string, error) { <-never; return "", nil }), "w")
 	if err == nil || time.Since(begin) > 20*time.Second {
 		t.Errorf("a collector that hangs: %v after %v", err, time.Since(begin))
 	}
-	if _, err = collect(ctx, CollectFunc(func(context.Context, string) (string, error) { panic("no") }), "w", time.Second); err == nil {
+	if _, err = r.logsOf(ctx, CollectFunc(func(context.Context, string) (string, error) { panic("no") }), "x"); err == nil {
 		t.Error("a collector that panics is fine")
 	}
 }

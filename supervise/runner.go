@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"natsfabric/fence"
+	"natsfabric/internal/leash"
 	"natsfabric/internal/monotime"
 	"natsfabric/kvlocation"
 	"natsfabric/outcome"
@@ -45,6 +46,7 @@ type runner struct {
 	// before is called before each step and effect; a test ends or freezes the monitor there.
 	before func(Step)
 	stats  *stats
+	leash  leash.Leash // holds the calls of notifiers, by name, and of collectors and restarters, by worker
 
 	mu    sync.Mutex
 	hands map[string]*hand // guarded by mu; by worker; one that is worked on is its worker's goroutine's own
@@ -194,25 +196,22 @@ func (r *runner) run(ctx context.Context, v *View, s Step, h *hand, restarter Re
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.policy.CommandLimit)
 	defer cancel()
-	done := make(chan Result, 1)
 	if now := r.mono(); now > h.until || now.Sub(v.began) > maxLook {
 		return nil
 	}
-	go func() { done <- order(ctx, restarter, o) }()
-	timer := time.NewTimer(r.policy.CommandLimit + r.policy.grace())
-	defer timer.Stop()
-	select {
-	case res := <-done:
-		return &res
-	case <-timer.C:
-		return &Result{Unknown, fmt.Sprintf("the restarter did not return within %v", r.policy.CommandLimit)}
+	res, err := leash.Call(ctx, &r.leash, "restart of "+v.Worker, r.policy.grace(), func(ctx context.Context) (Result, error) {
+		return order(ctx, restarter, o), nil
+	})
+	if err != nil { // one that is out may still restart the worker
+		return &Result{Unknown, "the restarter: " + err.Error()}
 	}
+	return &res
 }
 
 // collect collects the worker's logs and keeps them for alerts.
 func (r *runner) collect(ctx context.Context, v *View, s Step, c Collector) *Logs {
 	l := Logs{V: schemaVersion, Worker: v.Worker, Incident: s.Incident, Time: ceil(v.Now), By: r.self}
-	text, err := collect(ctx, c, v.Worker, r.policy.CollectLimit)
+	text, err := r.logsOf(ctx, c, v.Worker)
 	l.Text = text
 	if err != nil {
 		l.Error = clip(err.Error(), maxDetail)

@@ -39,37 +39,99 @@ func (s *scan) budget() *Budget {
 	return nil
 }
 
-// scan reads all workers. Most are well and have no key but their record, and cost the reading of that alone.
+// census is what the last look at all records has found. Until the next one a monitor reads only the records that are old.
+type census struct {
+	left    int // looks until then
+	workers int
+	have    map[string]bool // of the expected workers, those with a record
+}
+
+// censusEvery is how many looks there are from one that reads all records to the next. What can be seen in a fresh one alone, an error or progress that
+// stands still, is found by that much later: a sixth of the time for which it must last.
+func (p *Policy) censusEvery() int {
+	return max(1, int(min(p.ErrorAfter, p.StalledAfter)/6/p.CheckInterval))
+}
+
+// maxSingle is how many records a look reads one by one. One that would read more reads all of them.
+const maxSingle = 200
+
+// scan looks at all workers. Nearly all are well: their heartbeat is fresh and they have no key but their record. A record's
+// age is the store's, so the records come in the order of their age, the oldest first, and most looks end at the first that
+// is fresh. Every [Policy.censusEvery]-th reads them all. Workers about which something is open are looked at each time.
 func (m *Monitor) scan(ctx context.Context) (scan, error) {
 	s := scan{verdicts: map[Verdict]int{}, fleetKeys: map[string]kvlocation.SharedEntry{}, fleetAlerts: map[string]*Fact[delivery]{}}
 	var err error
 	if s.clock, err = readClock(ctx, m.keys, m.run.mono); err != nil {
 		return s, err
 	}
-	odd := map[string]*View{} // workers with more than a record
-	view := func(worker string) *View {
-		if odd[worker] == nil {
-			odd[worker] = &View{Worker: worker, Self: m.run.self, Expected: m.expected[worker]}
-		}
-		return odd[worker]
+	odd, err := m.oddities(ctx, &s)
+	if err != nil {
+		return s, err
 	}
-	err = m.keys.List(ctx, incidentPrefix, func(e kvlocation.SharedEntry) bool {
+	s.now, s.bound = s.clock.at()
+	if c := (&View{Now: s.now, Bound: s.bound, Control: factOf[Control](s.fleetKeys[controlKey])}).control(); c != nil {
+		s.mode = c.Mode
+	}
+	single := 0
+	for _, v := range odd {
+		if m.wants(v) {
+			single++
+		}
+	}
+	all := m.census.left <= 0 || single > maxSingle
+	if err := m.records(ctx, &s, odd, all); err != nil {
+		return s, err
+	}
+	for _, v := range odd {
+		if v.Record == nil && !all && m.wants(v) {
+			token, _ := escape(v.Worker)
+			if v.Record, err = fact[Record](ctx, m.keys.Get, workerPrefix+token); err != nil {
+				return s, err
+			}
+		}
+		if v.Record == nil && !all && !m.wants(v) {
+			m.quiet(&s, v)
+		} else {
+			m.look(&s, v)
+		}
+	}
+	if all {
+		m.census.left, m.census.workers = m.cfg.Policy.censusEvery(), s.fleet.Workers
+		m.census.have = map[string]bool{}
+		for w := range m.expected {
+			m.census.have[w] = odd[w].Record != nil
+		}
+	} else if fresh := m.census.workers - s.fleet.Workers; fresh > 0 {
+		s.fleet.Workers += fresh
+		s.verdicts[Healthy] += fresh
+	}
+	m.census.left--
+	for _, v := range s.due {
+		v.Fleet = s.fleet
+	}
+	return s, nil
+}
+
+// oddities reads what there is beside records: workers with more than one, and the fleet's own keys.
+func (m *Monitor) oddities(ctx context.Context, s *scan) (map[string]*View, error) {
+	odd := map[string]*View{}
+	err := m.keys.List(ctx, incidentPrefix, func(e kvlocation.SharedEntry) bool {
 		if worker, _, ok := splitKey(e.Key, incidentPrefix); ok {
-			view(worker).take(e)
+			m.odd(odd, worker).take(e)
 		}
 		return true
 	})
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	err = m.keys.List(ctx, markerPrefix, func(e kvlocation.SharedEntry) bool {
 		if worker, rest, ok := splitKey(e.Key, markerPrefix); ok && rest == "" {
-			view(worker).Marker = factOf[Marker](e)
+			m.odd(odd, worker).Marker = factOf[Marker](e)
 		}
 		return true
 	})
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	err = m.keys.List(ctx, fleetPrefix, func(e kvlocation.SharedEntry) bool {
 		if strings.HasPrefix(e.Key, fleetPrefix+"alert.") {
@@ -79,17 +141,26 @@ func (m *Monitor) scan(ctx context.Context) (scan, error) {
 		}
 		return true
 	})
-	if err != nil {
-		return s, err
-	}
 	for worker := range m.expected {
-		view(worker)
+		m.odd(odd, worker)
 	}
-	s.now, s.bound = s.clock.at()
-	if c := (&View{Now: s.now, Bound: s.bound, Control: factOf[Control](s.fleetKeys[controlKey])}).control(); c != nil {
-		s.mode = c.Mode
+	return odd, err
+}
+
+func (m *Monitor) odd(all map[string]*View, worker string) *View {
+	if all[worker] == nil {
+		all[worker] = &View{Worker: worker, Self: m.run.self, Expected: m.expected[worker]}
 	}
-	err = m.keys.List(ctx, workerPrefix, func(e kvlocation.SharedEntry) bool {
+	return all[worker]
+}
+
+// records reads all records, or the old ones.
+func (m *Monitor) records(ctx context.Context, s *scan, odd map[string]*View, all bool) error {
+	p := &m.cfg.Policy
+	return m.keys.List(ctx, workerPrefix, func(e kvlocation.SharedEntry) bool {
+		if !all && s.now.Add(-s.bound).Sub(e.Time) < p.HungAfter {
+			return false
+		}
 		worker, rest, ok := splitKey(e.Key, workerPrefix)
 		if !ok || rest != "" {
 			return true
@@ -99,25 +170,34 @@ func (m *Monitor) scan(ctx context.Context) (scan, error) {
 			v.Record = rec
 			return true
 		}
-		f := m.cfg.Policy.Judge(rec, s.now, s.bound)
-		if f.Verdict == Healthy {
+		if f := p.Judge(rec, s.now, s.bound); f.Verdict == Healthy {
 			s.fleet.Workers++
 			s.verdicts[Healthy]++
 		} else {
-			view(worker).Record = rec
+			m.odd(odd, worker).Record = rec
 		}
 		return true
 	})
-	if err != nil {
-		return s, err
+}
+
+// wants reports whether the worker's record is wanted in each look: something is open about it, or it is expected and had
+// none.
+func (m *Monitor) wants(v *View) bool {
+	c := v.Case
+	open := c != nil && (c.Value.State == CaseOpen || c.Value.running() != nil)
+	return open || v.Sight != nil || v.Timer != nil || v.Lock != nil || m.run.holds(v.Worker) || v.Expected && !m.census.have[v.Worker]
+}
+
+// quiet is a worker whose heartbeat is fresh and about which nothing is open. It is among those that the census counted;
+// somebody may have yet to hear what has become of it.
+func (m *Monitor) quiet(s *scan, v *View) {
+	v.Now, v.Bound, v.Control = s.now, s.bound, factOf[Control](s.fleetKeys[controlKey])
+	if why, _ := v.planned(); why != "" {
+		s.planned++
 	}
-	for _, v := range odd {
-		m.look(&s, v)
+	if m.run.dueAny(v) {
+		s.alerts = append(s.alerts, v.Worker)
 	}
-	for _, v := range s.due {
-		v.Fleet = s.fleet
-	}
-	return s, nil
 }
 
 // look judges a worker that has more than a healthy record.

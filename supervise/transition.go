@@ -90,7 +90,7 @@ func (p *Policy) next(v *View, f Finding) Step {
 		}
 		return p.clear(v, Step{Why: "it has no record, and nobody expects it"})
 	}
-	if v.Case != nil && v.Case.Value.State == CaseOpen && f.Fresh && f.Verdict != v.Case.Value.Verdict && !v.stillFailed() {
+	if v.Case != nil && v.Case.Value.State == CaseOpen && (f.Fresh || v.stopped()) && f.Verdict != v.Case.Value.Verdict && !v.stillFailed() {
 		return p.end(v, CaseRecovered, f.Why())
 	}
 	if f.Verdict == Healthy {
@@ -247,10 +247,15 @@ func (p *Policy) pursue(v *View, f Finding) Step {
 	if v.Budget != nil {
 		budget = v.Budget.Value
 	}
-	used := slices.DeleteFunc(budget.since(v.Now.Add(-v.Bound-p.FleetWindow)), func(u BudgetUse) bool {
-		return u.Worker == v.Worker && c.cancelled(u.Attempt)
+	// An own use that was taken for an attempt which was cancelled counts for nothing, and one that is not of now, for this
+	// attempt, is taken anew: the restart would come later than the budget believes.
+	reserved := false
+	used := slices.DeleteFunc(p.usedBudget(&budget, v.Now, v.Bound), func(u BudgetUse) bool {
+		own := u.Worker == v.Worker
+		now := own && u.Attempt == attempt && u.At.After(v.Now.Add(-v.Bound-p.LaunchWindow))
+		reserved = reserved || now
+		return own && !now && (u.Attempt == attempt || c.cancelled(u.Attempt))
 	})
-	reserved := budget.has(v.Worker, attempt)
 	if !reserved && len(used) >= p.FleetBudget {
 		return Step{Why: fmt.Sprintf("fleet budget: %d restarts within %v", len(used), p.FleetWindow), Event: Refused, Of: "budget"}
 	}

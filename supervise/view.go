@@ -89,6 +89,9 @@ func (v *View) stillFailed() bool {
 	return v.Case.Value.Verdict == Erroneous && v.Record.Value.State == Failed
 }
 
+// stopped reports whether the worker has said that it ended in order, which it will not say again.
+func (v *View) stopped() bool { return v.Record != nil && v.Record.Value.State == Stopped }
+
 // control returns the control that holds now, or nil.
 func (v *View) control() *Control {
 	if v.Control == nil {

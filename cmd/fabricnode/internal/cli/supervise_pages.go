@@ -76,6 +76,7 @@ var (
 	descCollect    = prometheus.NewDesc("supervise_collect_failed_total", "Log collections that failed.", nil, nil)
 	descStore      = prometheus.NewDesc("supervise_store_errors_total", "What the store did not do.", nil, nil)
 	descEventsLost = prometheus.NewDesc("supervise_events_lost_total", "Events that could not be written.", nil, nil)
+	descOut        = prometheus.NewDesc("supervise_calls_out", "Calls of notifiers, collectors and restarters that were given up and have not returned.", nil, nil)
 	descStopped    = prometheus.NewDesc("supervise_stopped", "1 while a pause or maintenance stops the automation.", []string{"mode"}, nil)
 )
 
@@ -111,6 +112,7 @@ func (c monitorCollector) Collect(ch chan<- prometheus.Metric) {
 	count(descCollect, s.CollectFailed)
 	count(descStore, s.StoreErrors)
 	count(descEventsLost, s.EventsLost)
+	gauge(descOut, float64(s.Out))
 	for _, mode := range []supervise.ControlMode{supervise.Paused, supervise.UnderMaintenance} {
 		on := 0.0
 		if s.Mode == mode {

@@ -1,0 +1,120 @@
+package supervise
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"natsfabric/internal/monotime"
+	"natsfabric/kvlocation"
+)
+
+// counted is a store that counts the records that a look reads.
+type counted struct {
+	*modelStore
+	reads int
+}
+
+func (c *counted) List(ctx context.Context, prefix string, f func(kvlocation.SharedEntry) bool) error {
+	return c.modelStore.List(ctx, prefix, func(e kvlocation.SharedEntry) bool {
+		if prefix == workerPrefix {
+			c.reads++
+		}
+		return f(e)
+	})
+}
+
+func (c *counted) Get(ctx context.Context, key string) (kvlocation.SharedEntry, error) {
+	if strings.HasPrefix(key, workerPrefix) {
+		c.reads++
+	}
+	return c.modelStore.Get(ctx, key)
+}
+
+// Between two looks that read all records a monitor reads the old ones and those about which something is open, and comes to
+// the same.
+func TestMostLooksReadOldRecordsOnly(t *testing.T) {
+	now := epoch
+	store := &counted{modelStore: newModelStore()}
+	store.now = func() time.Time { return now }
+	cfg := config(DefaultPolicy(), &journal{}, &alerts{})
+	cfg.Expected = []string{"w0", "late"}
+	m, err := newMonitor(store, "model", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.run.mono = func() monotime.Time { return monotime.Time(now.Sub(epoch)) }
+	m.run.record = func(Event) {}
+	m.run.told = func(string) {}
+	beat := func(id string, s State) {
+		t.Helper()
+		key := workerPrefix + id
+		r := Record{V: 1, Worker: id, State: s, StateSince: epoch, ProgressAt: now}
+		if _, err := store.set(store.modelStore.read(key, now), encode(r), 24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const well = 50
+	quiet := map[string]bool{}
+	read := 0 // by the latest look itself
+	look := func(pass time.Duration) scan {
+		t.Helper()
+		now = now.Add(pass)
+		for i := range well {
+			if id := fmt.Sprint("w", i); !quiet[id] {
+				beat(id, Processing)
+			}
+		}
+		store.reads = 0
+		s, err := m.scan(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		read = store.reads
+		for _, v := range s.due {
+			if err := m.run.work(context.Background(), s.clock, v.Worker, s.fleet, v.Expected); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s
+	}
+	check := m.cfg.Policy.CheckInterval
+	if s := look(0); read != well || s.fleet.Workers != well+1 || s.verdicts[Unreachable] != 1 { // "late" is missing
+		t.Fatalf("the first look read %d records and found %+v", read, s.verdicts)
+	}
+	beat("late", Idle)
+	beat("erring", Failed)
+	if s := look(check); read > 3 || s.verdicts[Unreachable] != 0 || s.fleet.Workers != well+1 {
+		t.Fatalf("the second look read %d records and found %+v of %d", read, s.verdicts, s.fleet.Workers)
+	}
+	quiet["w7"] = true
+	var hung int
+	for range 7 {
+		beat("late", Idle)
+		hung += look(check).verdicts[Hung]
+	}
+	if hung == 0 {
+		t.Fatal("a worker that hangs was not found between")
+	}
+	token := incidentPrefix + "w7.case"
+	if c := factOf[Case](store.modelStore.read(token, now)); c == nil || c.Value.State != CaseOpen {
+		t.Fatalf("its incident: %+v", c)
+	}
+	delete(quiet, "w7")
+	look(check)
+	if c := factOf[Case](store.modelStore.read(token, now)); c.Value.State != CaseRecovered {
+		t.Fatalf("it has recovered: %+v", c.Value)
+	}
+	// What only a fresh record can show is found by the next look at all of them.
+	found := false
+	for range 2 * m.cfg.Policy.censusEvery() {
+		now = now.Add(30 * time.Minute / time.Duration(m.cfg.Policy.censusEvery()))
+		beat("erring", Failed)
+		found = found || look(0).verdicts[Erroneous] == 1
+	}
+	if !found {
+		t.Fatal("a worker in state error, whose heartbeat is fresh, was never found")
+	}
+}
