@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"natsfabric/fabrictest"
 )
 
 func TestMain(m *testing.M) {
@@ -12,5 +14,6 @@ func TestMain(m *testing.M) {
 		runMember()
 		return
 	}
+	fabrictest.AtOnce(4)
 	goleak.VerifyTestMain(m)
 }

@@ -1,17 +1,15 @@
 package kvlocation
 
 import (
-	"flag"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"natsfabric/fabrictest"
 )
 
 func TestMain(m *testing.M) {
-	// Most tests only wait, so more of them run side by side than there are processors. -parallel overrides it.
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		panic(err)
-	}
+	fabrictest.AtOnce(4)
 	// An embedded nats-server that a test stopped was seen to leave these goroutines of a file store behind: its own, and
 	// the clock that it is registered with.
 	goleak.VerifyTestMain(m,
