@@ -3,7 +3,6 @@ package relocate_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"strings"
 	"sync"
@@ -24,14 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	said := false
-	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
-	if !said { // most of these tests wait for times to pass
-		if err := flag.Set("test.parallel", "4"); err != nil {
-			panic(err)
-		}
-	}
+	fabrictest.AtOnce(4)
 	goleak.VerifyTestMain(m)
 }
 
