@@ -78,12 +78,10 @@ func (a *account) Handle(ctx context.Context, req *objects.Request) (objects.Rep
 	return objects.Reply{Data: data}, err
 }
 
-// write stores a balance under the token of ctx.
+// write stores a balance under the token of ctx, in one statement that also checks the token.
 func (a *account) write(ctx context.Context, id string, balance int64) error {
-	return a.guard.Do(ctx, a.db, nil, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE account SET balance = ? WHERE id = ?", balance, id)
-		return err
-	})
+	_, err := a.guard.Exec(ctx, a.db, "UPDATE account SET balance = ?1 WHERE id = ?2 AND "+sqlguard.Entered, balance, id)
+	return err
 }
 
 // accounts is the type of the Actors whose balances are in db. An account that moves is made anew at the target and loads

@@ -3,7 +3,7 @@
 // # Overview
 //
 // The database keeps the highest fencing token beside the data, and every guarded write is one statement that compares
-// and writes at once. There are two forms; both work on any database/sql driver whose database knows
+// and writes at once. There are two kinds; both work on any database/sql driver whose database knows
 // INSERT ... ON CONFLICT ([PostgreSQL] and [SQLite] are described here, others by a [Dialect] of one's own):
 //
 //   - [Rows]: each row carries the token of its last writer in two columns of its own. A write is one conditional UPDATE
@@ -11,9 +11,10 @@
 //
 //     UPDATE orders SET status = 'PAID', token = 33 WHERE id = 7 AND token <= 33   -- 34 stands there: no row
 //
-//   - [Guard]: one row of a guard table stands for a resource of any number of tables. [Guard.Enter] as the first
-//     statement of a transaction checks the token and holds the guard's row until the transaction ends, so whatever the
-//     transaction writes is guarded. It costs one statement more per transaction.
+//   - [Guard]: one row of a guard table stands for a resource of any number of tables. [Guard.Exec] runs one statement that
+//     checks there and writes elsewhere, in one round trip; on PostgreSQL it costs a second row's update in the same commit.
+//     [Guard.Enter] as the first statement of a transaction checks the token and holds the guard's row until the transaction
+//     ends, so whatever the transaction writes is guarded. It costs one statement more per transaction.
 //
 // [Schema] and [Rows.Schema] return the statements that make the guard table and the columns.
 //
@@ -26,6 +27,23 @@
 //     meet, are put in order by the database.
 //   - Tokens are compared bytewise whatever the database's collation is: every comparison names a bytewise one.
 //   - Once Raise has returned, no write of a lower token to that resource succeeds, those sent before included.
+//
+// # Isolation levels
+//
+// All forms hold on every level, because each check writes the row that it compares: a row's writes are one after the
+// other, and what is written can't be a reading that was overtaken. On PostgreSQL:
+//
+//   - READ COMMITTED: a statement that finds the row locked waits, and then compares with what stands there by now. A
+//     token that was overtaken meanwhile writes nothing.
+//   - REPEATABLE READ and SERIALIZABLE: a row that was changed since the transaction's snapshot is a serialization failure
+//     (40001), never a stale comparison. That is why entering writes the guard's row even under the token that stands there:
+//     a mere lock (FOR SHARE) would cost less, and let a new holder whose snapshot is older than its predecessor's last commit
+//     raise, and then load what was before that.
+//   - The guard's row is locked before the rows that are written, by Exec too, so guarded writes of one resource never
+//     deadlock among themselves. A transaction that locks rows first and enters then may.
+//
+// SQLite has one writer at a time. Exec only reads the guard's row there: a statement that writes sees the newest commit,
+// and nobody commits between what it has read and its own commit.
 //
 // # Non-guarantees
 //
