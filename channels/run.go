@@ -27,6 +27,8 @@ type RunCall struct {
 	OneWay bool
 	// Early asks for the acceptance notice of a request, so that a later timeout or lost connection says Accepted.
 	Early bool
+	// Deadline bounds the operation where the context has no deadline; zero means the Router's default.
+	Deadline time.Time
 }
 
 // RunSubject returns the subject of a service at one process run. tail follows the service's name.
@@ -67,7 +69,11 @@ func (r *Router) runOnce(ctx context.Context, op *operation, c *RunCall) (Reply,
 	if err := op.check(ctx); err != nil {
 		return Reply{}, err
 	}
-	op.begin(ctx, r.cfg.DefaultTimeout)
+	standard := r.cfg.DefaultTimeout
+	if !c.Deadline.IsZero() {
+		standard = min(time.Until(c.Deadline), MaxTimeout)
+	}
+	op.begin(ctx, standard)
 	if r.cfg.Directory.Members().Expired() {
 		return Reply{}, fail(c.Op, outcome.Unavailable, outcome.NotAccepted, directName(op), listExpired)
 	}

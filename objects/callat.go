@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -29,47 +30,76 @@ func (p Place) Newer(q Place) bool {
 	return p.OwnerGeneration > q.OwnerGeneration
 }
 
+// Way is a prepared way to an object at exactly one process run, for the messages of CallAt. It is immutable.
+type Way struct {
+	at              Place
+	key             kvlocation.ObjectKey
+	target, subject string
+	mark            string
+	marked          nats.Header // of a message without a header of its own; nil without a mark
+}
+
+// Way prepares the way to an object at the process run that at names. mark is the value of the companion's header in each
+// message; empty for none. The error, InvalidOperation and NotAccepted, says that no object can have the ID.
+func (s *Service) Way(at Place, key kvlocation.ObjectKey, mark string) (*Way, error) {
+	token, err := wire.EscapeID(key.ID)
+	if err != nil {
+		return nil, outcome.Wrap("", outcome.InvalidOperation, outcome.NotAccepted, string(key.Kind), "", err)
+	}
+	w := &Way{at: at, key: key, target: key.String(), subject: s.subject(at.RID, at.Lifecycle, verbMessage, key.Kind, token), mark: mark}
+	if mark != "" && s.companion != nil {
+		w.marked = nats.Header{s.companion.header: {mark}}
+	}
+	return w, nil
+}
+
+// header is what a message with a header of its own says.
+func (w *Way) header(own nats.Header) nats.Header {
+	if len(own) == 0 {
+		return w.marked
+	}
+	h := make(nats.Header, len(own)+1)
+	maps.Copy(h, own)
+	maps.Copy(h, w.marked)
+	return h
+}
+
 // Message is one message for CallAt.
 type Message struct {
 	// Op stands in errors: "relay", for example.
 	Op     string
 	Data   []byte
 	Header nats.Header
-	// Mark is the value of the companion's header; empty for none.
-	Mark string
 	// OneWay makes it a Send, Early asks for the notice of acceptance of a request.
 	OneWay, Early bool
+	// Deadline bounds the operation where the context has no deadline; zero means the Service's default.
+	Deadline time.Time
 }
 
-// CallAt brings a message to exactly the process run that at names: one attempt, no look-up and no second place, whatever
-// comes of it. A not-owner refusal carries its route (RouteOf), and so does the answer of a message that was followed:
-// then moved is where the object is now, and else zero. Errors are those of Actors.Request.
-func (s *Service) CallAt(ctx context.Context, at Place, key kvlocation.ObjectKey, m *Message) (reply Reply, moved Place, err error) {
+// CallAt brings a message to exactly the process run to which the way leads: one attempt, no look-up and no second place,
+// whatever comes of it. A not-owner refusal carries its route (RouteOf), and so does the answer of a message that was
+// followed: then moved is where the object is now, and else zero. Errors are those of Actors.Request.
+func (s *Service) CallAt(ctx context.Context, w *Way, m *Message) (reply Reply, moved Place, err error) {
+	key, at := w.key, w.at
 	if err := checkHeader(m.Op, key, m.Header); err != nil {
 		return Reply{}, moved, err
 	}
 	if at.RID == s.cfg.RID && at.Lifecycle == s.cfg.Lifecycle {
-		reply, err = s.callHere(ctx, key, m)
+		if !m.Deadline.IsZero() {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, m.Deadline)
+			defer cancel()
+		}
+		reply, err = s.callHere(ctx, w, m)
 		return reply, moved, err
 	}
-	token, err := wire.EscapeID(key.ID)
-	if err != nil {
-		return Reply{}, moved, outcome.Wrap(m.Op, outcome.InvalidOperation, outcome.NotAccepted, string(key.Kind), "", err)
-	}
-	h, err := withChain(ctx, m.Op, key, m.Header)
+	h, err := withChain(ctx, m.Op, key, w.header(m.Header))
 	if err != nil {
 		return Reply{}, moved, err
 	}
-	if m.Mark != "" && s.companion != nil {
-		h = maps.Clone(h)
-		if h == nil {
-			h = nats.Header{}
-		}
-		h[s.companion.header] = []string{m.Mark}
-	}
 	reply, err = s.router.CallRun(ctx, &channels.RunCall{
-		Op: m.Op, Target: key.String(), RID: at.RID, Lifecycle: at.Lifecycle, Data: m.Data, Header: h, OneWay: m.OneWay,
-		Early: m.Early, Subject: s.subject(at.RID, at.Lifecycle, verbMessage, key.Kind, token),
+		Op: m.Op, Target: w.target, RID: at.RID, Lifecycle: at.Lifecycle, Data: m.Data, Header: h, OneWay: m.OneWay,
+		Early: m.Early, Deadline: m.Deadline, Subject: w.subject,
 	})
 	said, routed := parsePlace(reply.Header.Get(wire.HeaderRoute))
 	switch {
@@ -84,7 +114,8 @@ func (s *Service) CallAt(ctx context.Context, at Place, key kvlocation.ObjectKey
 }
 
 // callHere is CallAt at this process run.
-func (s *Service) callHere(ctx context.Context, key kvlocation.ObjectKey, m *Message) (Reply, error) {
+func (s *Service) callHere(ctx context.Context, w *Way, m *Message) (Reply, error) {
+	key := w.key
 	o := s.rt.find(key.Kind, key.ID)
 	if o == nil {
 		return Reply{}, s.placed(renamed(plain(s.notOwner(key)), m.Op, key), key)
@@ -93,7 +124,7 @@ func (s *Service) callHere(ctx context.Context, key kvlocation.ObjectKey, m *Mes
 	if err != nil {
 		return Reply{}, err
 	}
-	mail.setMark(m.Mark)
+	mail.setMark(w.mark)
 	because, held := o.offerOneWay(mail)
 	switch {
 	case because == whyMoved || because == whyClosed:

@@ -90,7 +90,11 @@ func TestCompanion(t *testing.T) {
 		return nil
 	}
 	tell := func(n, to *meshNode, mark string) (string, Place, error) {
-		r, moved, err := n.CallAt(w.ctx(), at(to), key, &Message{Op: "relay", Data: []byte(mark), Mark: mark})
+		way, err := n.Way(at(to), key, mark)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, moved, err := n.CallAt(w.ctx(), way, &Message{Op: "relay", Data: []byte(mark)})
 		return string(r.Data), moved, err
 	}
 	if _, _, err := tell(w.c, w.a, "red"); !errors.Is(err, outcome.InvalidOperation) || !errors.Is(err, outcome.Accepted) {

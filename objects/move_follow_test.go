@@ -164,10 +164,14 @@ func TestFollowTargetGone(t *testing.T) {
 	key := w.actor("one")
 	w.move(w.a, w.b, key).whole()
 	w.b.vanish()
+	way, err := w.c.Way(Place{RID: "a", Lifecycle: w.a.cfg.Lifecycle}, key, "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	fabrictest.Eventually(t, long, "the target is gone", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		_, _, err := w.c.CallAt(ctx, Place{RID: "a", Lifecycle: w.a.cfg.Lifecycle}, key, &Message{Op: "request"})
+		_, _, err := w.c.CallAt(ctx, way, &Message{Op: "request"})
 		return errors.Is(err, outcome.NotAccepted) && errors.Is(err, outcome.Unavailable)
 	})
 }

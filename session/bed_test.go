@@ -52,9 +52,9 @@ type node struct {
 	stop   func()
 }
 
-func newBed(t testing.TB) *bed {
+func newBed(t testing.TB, of ...fabrictest.Option) *bed {
 	t.Helper()
-	b := &bed{t: t, server: fabrictest.StartServer(t), log: newBook()}
+	b := &bed{t: t, server: fabrictest.StartServer(t, of...), log: newBook()}
 	nc := b.connect(b.server.URL(), "setup", nil)
 	defer nc.Close()
 	if _, err := kvlocation.Init(t.Context(), nc, kvlocation.Setup{Mesh: "m"}); err != nil {
@@ -276,6 +276,8 @@ type book struct {
 	mute  atomic.Bool
 	// onTurn, if set, answers a message instead.
 	onTurn atomic.Pointer[func(ctx context.Context, req *objects.Request) (objects.Reply, error)]
+	// onCapture, if set, says what becomes of a capture.
+	onCapture atomic.Pointer[func() error]
 }
 
 func newBook() *book { return &book{lines: map[string][]string{}} }
@@ -320,6 +322,11 @@ func (l *book) typ() objects.Type {
 }
 
 func (c *counter) Capture(context.Context, *objects.Self) (objects.State, error) {
+	if f := c.log.onCapture.Load(); f != nil {
+		if err := (*f)(); err != nil {
+			return objects.State{}, err
+		}
+	}
 	return objects.State{Version: 1, Data: fmt.Append(nil, c.n)}, nil
 }
 

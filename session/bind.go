@@ -16,6 +16,13 @@ import (
 // actorTries bounds the nodes that one operation on a binding asks: an Actor that moves faster is Unavailable.
 const actorTries = 4
 
+// startBind begins a bind.
+func (c *session) startBind(op request, refText string) {
+	if !c.s.spawn(func() { c.bind(&op, refText) }) {
+		c.fail(op.id, errStopping)
+	}
+}
+
 // bind binds the session to an Actor: its turn decides.
 func (c *session) bind(op *request, refText string) {
 	ctx, cancel := context.WithDeadline(c.ctx, op.deadline)
@@ -49,7 +56,7 @@ func (c *session) bind(op *request, refText string) {
 			c.s.farewell([]*tie{t})
 			return
 		}
-		c.say(errFrame(op.id, outcome.New("bind", outcome.NotFound, outcome.Accepted, "", "the binding was made, and the Actor has ended it since")), nil)
+		c.say(errFrame(op.id, outcome.New(opBind, outcome.NotFound, outcome.Accepted, "", "the binding was made, and the Actor has ended it since")), nil)
 		return
 	}
 	// The answer, then the pushes that came meanwhile, then the end if that came too; and a request finds the binding open.
@@ -73,7 +80,7 @@ func (c *session) tie(ctx context.Context, refText string) (*tie, error) {
 	}
 	switch {
 	case c.s.isDraining():
-		return nil, outcome.New("bind", outcome.ShuttingDown, outcome.NotAccepted, "", errDraining.Detail)
+		return nil, outcome.New(opBind, outcome.ShuttingDown, outcome.NotAccepted, "", errDraining.Detail)
 	case c.s.router.Epoch() == 0:
 		return nil, errCutOff
 	}
@@ -85,7 +92,7 @@ func (c *session) tie(ctx context.Context, refText string) (*tie, error) {
 	if c.s.cfg.Authorize != nil {
 		_, err := decide(ctx, c.s, "the authorizer", func() {}, func() (struct{}, error) { return struct{}{}, c.s.cfg.Authorize(ctx, c.who, ref) })
 		if err != nil {
-			return nil, c.s.denied(ctx, "bind", err)
+			return nil, c.s.denied(ctx, opBind, err)
 		}
 	}
 	t := &tie{c: c, ref: ref, token: rand.Text(), place: place}
@@ -96,7 +103,7 @@ func (c *session) tie(ctx context.Context, refText string) (*tie, error) {
 	case c.ended != nil:
 		return nil, errStopping
 	case len(c.ties) >= c.s.cfg.MaxBindings:
-		return nil, outcome.New("bind", outcome.Unavailable, outcome.NotAccepted, "", fmt.Sprintf("the session has its %d bindings already", c.s.cfg.MaxBindings))
+		return nil, outcome.New(opBind, outcome.Unavailable, outcome.NotAccepted, "", fmt.Sprintf("the session has its %d bindings already", c.s.cfg.MaxBindings))
 	}
 	c.ties[t.token] = t
 	return t, nil
@@ -104,15 +111,15 @@ func (c *session) tie(ctx context.Context, refText string) (*tie, error) {
 
 // parseRef reads actor/<escaped id>@<generation>; without a generation it means the present incarnation.
 func parseRef(text string) (objects.ActorRef, error) {
-	token, isActor := strings.CutPrefix(text, "actor/")
-	if !isActor || strings.Contains(token, "@") {
-		return objects.ParseActorRef(text)
+	ref, err := objects.ParseActorRef(text)
+	if token, isActor := strings.CutPrefix(text, "actor/"); isActor && !strings.Contains(token, "@") {
+		ref = objects.ActorRef{}
+		ref.ID, err = wire.UnescapeID(token)
 	}
-	id, err := wire.UnescapeID(token)
 	if err != nil {
-		return objects.ActorRef{}, outcome.Wrap("bind", outcome.InvalidOperation, outcome.NotAccepted, "", "the reference of an Actor must be actor/<escaped id> with or without @<generation>", err)
+		return objects.ActorRef{}, outcome.New(opBind, outcome.InvalidOperation, outcome.NotAccepted, "", "the reference of an Actor must be actor/<escaped id> with or without @<generation>")
 	}
-	return objects.ActorRef{ID: id}, nil
+	return ref, nil
 }
 
 // drop forgets a tie that never opened.

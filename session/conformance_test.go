@@ -161,7 +161,11 @@ func lateOperations(t *testing.T) {
 		t.Fatal(bound, b.log.of("alice"))
 	}
 	// A late relay, a late unbind, a late disconnect: as the old session's node would have sent them.
-	_, _, err := n1.objs.CallAt(b.ctx(), oldTie.at(), actorKey(ref), &objects.Message{Op: "relay", Data: []byte("add"), Mark: oldBound.Token})
+	way, err := oldTie.way()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = n1.objs.CallAt(b.ctx(), way, &objects.Message{Op: "relay", Data: []byte("add")})
 	if outcome.KindOf(err) != outcome.InvalidOperation || outcome.AcceptanceOf(err) != outcome.Accepted {
 		t.Fatal(err)
 	}

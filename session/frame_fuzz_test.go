@@ -2,9 +2,12 @@ package session
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"natsfabric/session/internal/frame"
 )
@@ -37,6 +40,73 @@ func FuzzFrame(f *testing.F) {
 			t.Fatalf("%q: %+v %q, then %+v %q %v", data, h, payload, again, rest, err)
 		}
 	})
+}
+
+// FuzzHeader: a header is read as encoding/json would read it, but for names in another case, and written byte for byte
+// as it would.
+func FuzzHeader(f *testing.F) {
+	for _, s := range []string{
+		`{"t":"ok","id":7}`, ` { "t" : "a" , "x" : [ 1 , {"y":null} , "z" , true , -1.5e+3 , [] , {} ] } `, `{"t":"a","id":null,"id":1,"id":2}`,
+		`{"t":"a","text":"\"\\\/\b\f\n\r\t\u0041\u00e9\ud83d\ude00\ud800\ud800\u0041\udc00x<>&"}`, "{\"t\":\"\u2028\u2029\u007f\u00e9\"}", `{"t":"a"}x`, `{"t":"a",}`, `{,}`, `{"t"}`,
+		`{"t":1}`, `{"id":-0}`, `{"ms":-0}`, `{"ms":-9223372036854775808}`, `{"ms":9223372036854775808}`, `{"id":18446744073709551616}`, `{"id":01}`, `{"id":1.0}`, `{"id":1e2}`,
+		`{"early":true,"remote":false}`, `{"early":0}`, `null`, `[]`, `"t"`, `{"T":"a"}`, `{"t":"a","x":01}`, `{"t":"a","x":-}`, `{"t":"a","x":1.}`, `{"t":"a","x":1e}`, `{"t":"a","x":"\u00g0"}`, `{"t":"a","x":nul}`,
+		`{"t":"a","v":1,"client":"c","session":"s","n":2,"to":"t","heartbeat":3,"max":4,"inflight":5,"kind":"k","acc":"c","why":"w","ref":"r","rid":"i","s":6,"g":7,"b":"b"}`, "{\"t\":\"a\"}\x00", "{\"t\":\"a\x01\"}",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if bytes.IndexByte(data, '\n') >= 0 || len(data) > frame.MaxHeader || !utf8.Valid(data) {
+			return // is no header in any case
+		}
+		want, wantErr := slowly(data)
+		got, payload, err := frame.Parse(append(append([]byte(nil), data...), "\nx"...))
+		if (err != nil) != (wantErr != nil) || got != want || err == nil && string(payload) != "x" {
+			t.Fatalf("%q is read as %+v, %v, and should be %+v, %v", data, got, err, want, wantErr)
+		}
+		wrote, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out := frame.Make(&want, nil); string(out) != string(wrote)+"\n" {
+			t.Fatalf("%+v is written as %q, and should be %q", want, out, wrote)
+		}
+	})
+}
+
+// slowly reads a header by encoding/json: names must be exact, the last of two values counts.
+func slowly(data []byte) (frame.Header, error) {
+	var h frame.Header
+	d := json.NewDecoder(bytes.NewReader(data))
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return frame.Header{}, errors.New("no object")
+	}
+	fields := make(map[string]reflect.Value)
+	for i := range reflect.TypeFor[frame.Header]().NumField() {
+		name, _, _ := strings.Cut(reflect.TypeFor[frame.Header]().Field(i).Tag.Get("json"), ",")
+		fields[name] = reflect.ValueOf(&h).Elem().Field(i).Addr()
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return frame.Header{}, err
+		}
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return frame.Header{}, err
+		}
+		if field, ok := fields[name.(string)]; ok {
+			if err := json.Unmarshal(raw, field.Interface()); err != nil {
+				return frame.Header{}, err
+			}
+		}
+	}
+	if !json.Valid(data) {
+		return frame.Header{}, errors.New("no JSON")
+	}
+	if h.Type == "" {
+		return frame.Header{}, errors.New("no type")
+	}
+	return h, nil
 }
 
 // FuzzPushes: a batch from another node is read or refused.

@@ -103,6 +103,9 @@ func decide[T any](ctx context.Context, s *Service, what string, done func(), f 
 	}
 }
 
+// opBind stands in the errors of a bind.
+const opBind = "bind"
+
 // denied is what a client hears of an authenticator's or authorizer's error.
 func (s *Service) denied(ctx context.Context, op string, err error) *outcome.Error {
 	var e *outcome.Error
@@ -115,7 +118,11 @@ func (s *Service) denied(ctx context.Context, op string, err error) *outcome.Err
 		return outcome.New(op, outcome.DeadlineExceeded, outcome.NotAccepted, "", "the node did not decide in time")
 	}
 	s.log.Info("a client was refused", zap.String("operation", op), zap.Error(err))
-	return outcome.New(op, outcome.Rejected, outcome.NotAccepted, "", "the client is not allowed to")
+	text := "the client may not open a session"
+	if op == opBind {
+		text = "the client may not bind to the Actor"
+	}
+	return outcome.New(op, outcome.Rejected, outcome.NotAccepted, "", text)
 }
 
 // safely runs code of the application's; a panic becomes an error that tells the client nothing.

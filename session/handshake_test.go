@@ -44,7 +44,7 @@ func TestHandshake(t *testing.T) {
 		kind  outcome.Kind
 		text  string
 	}{
-		{"wrong", hello("wrong"), outcome.Rejected, "the client is not allowed to"},
+		{"wrong", hello("wrong"), outcome.Rejected, "the client may not open a session"},
 		{"the authenticator's own error", hello("busy"), outcome.Unavailable, "the directory of users does not answer"},
 		{"hang", hello("hang"), outcome.DeadlineExceeded, " in time"}, // the hello, on a machine that is busy
 		{"panic", hello("panic"), outcome.InternalFailure, "the node failed: the authenticator panicked"},

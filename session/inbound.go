@@ -136,6 +136,7 @@ func (s *Service) takeTurn(in *channels.Inbound, verb, rest string) {
 		in.Refuse(outcome.Unavailable, fmt.Sprintf("%d binds and unbinds wait at node %s already", maxTurns, s.cfg.RID), nil)
 		return
 	}
+	place := s.order.join(rest)
 	started := s.spawn(func() {
 		defer s.stats.turns.Add(-1)
 		ctx, cancel := context.WithTimeout(s.ctx, channels.DefaultTimeout)
@@ -144,7 +145,7 @@ func (s *Service) takeTurn(in *channels.Inbound, verb, rest string) {
 			ctx, cancel = context.WithDeadline(s.ctx, d)
 		}
 		defer cancel()
-		data, err := s.serve(ctx, verb, rest, in.Data())
+		data, err := s.serveTurn(ctx, place, verb, in.Data())
 		if err == nil {
 			in.Reply(data, nil)
 			return
@@ -159,6 +160,7 @@ func (s *Service) takeTurn(in *channels.Inbound, verb, rest string) {
 		}
 	})
 	if !started {
+		place.leave()
 		s.stats.turns.Add(-1)
 		in.Refuse(outcome.Unavailable, "node "+s.cfg.RID+" is shutting down", nil)
 	}
@@ -184,17 +186,29 @@ func (s *Service) serve(ctx context.Context, verb, rest string, data []byte) ([]
 		}
 		answer = s.compare(&c)
 	default:
-		id, err := wire.UnescapeID(rest)
-		if err != nil {
-			return nil, outcome.Wrap(verb, outcome.ProtocolError, outcome.NotAccepted, "", "", err)
-		}
-		var r turnRequest
-		if err := unmarshal(data, &r); err != nil {
-			return nil, err
-		}
-		if answer, err = s.turn(ctx, verb, objects.ActorRef{ID: id, Generation: r.Generation}, &r); err != nil {
-			return nil, err
-		}
+		return s.serveTurn(ctx, s.order.join(rest), verb, data)
+	}
+	return json.Marshal(answer)
+}
+
+// serveTurn serves a bind, an unbind or a confirm, when those before it in its Actor's line have ended.
+func (s *Service) serveTurn(ctx context.Context, place *turnPlace, verb string, data []byte) ([]byte, error) {
+	defer place.leave()
+	id, err := wire.UnescapeID(place.actor)
+	if err != nil {
+		return nil, outcome.Wrap(verb, outcome.ProtocolError, outcome.NotAccepted, "", "", err)
+	}
+	var r turnRequest
+	if err := unmarshal(data, &r); err != nil {
+		return nil, err
+	}
+	ref := objects.ActorRef{ID: id, Generation: r.Generation}
+	if place.wait(ctx) != nil {
+		return nil, outcome.FromContext(ctx, verb, outcome.NotAccepted, ref.String(), "earlier binds and unbinds of the Actor have not ended yet")
+	}
+	answer, err := s.turn(ctx, verb, ref, &r)
+	if err != nil {
+		return nil, err
 	}
 	return json.Marshal(answer)
 }

@@ -82,5 +82,5 @@ func (s *Service) takeNATS(in *channels.Inbound, id string) {
 		c.end(&ending{kind: outcome.CapacityExceeded, text: "a frame is far above the size that the welcome names", count: endMalformed("").count})
 		return
 	}
-	c.take(in.Data())
+	s.run(c.take(in.Data()))
 }

@@ -1,13 +1,19 @@
 package session
 
-import "sync"
+import (
+	"bytes"
+	"sync"
+
+	"natsfabric/session/internal/frame"
+)
 
 // transport carries frames to one client.
 type transport interface {
 	kind() Transport
 	// most is the greatest frame that it carries; 0 means any.
 	most() int
-	// send carries one frame. It may block, for a bounded time. It is called by one goroutine at a time.
+	// send carries one frame, which it does not keep. It may block, for a bounded time. It is called by one goroutine at a
+	// time.
 	send(data []byte) error
 	// close ends the connection, after the last frame. It may block, for a bounded time.
 	close(why *ending)
@@ -40,13 +46,28 @@ type outFrame struct {
 	push bool
 }
 
+// carryNow is put by a goroutine that may block: it carries the frame itself, and what comes meanwhile, unless another
+// goroutine does. The buffer is given back.
+func (o *outbound) carryNow(b *frame.Buffer) bool {
+	defer b.GiveBack()
+	o.mu.Lock()
+	switch {
+	case o.last != nil || o.broken:
+		o.mu.Unlock()
+		return true // nobody is there any more
+	case o.busy:
+		o.mu.Unlock()
+		return o.put(bytes.Clone(b.Frame()), false)
+	}
+	o.busy = true // so nothing waits
+	o.mu.Unlock()
+	o.send(b.Frame())
+	o.carry()
+	return true
+}
+
 // put takes a frame. It returns false when there is no room for it, and the session is to be closed.
-func (o *outbound) put(data []byte, push bool) bool { return o.take(data, push, false) }
-
-// carryNow is put by a goroutine that may block: it carries what waits itself, unless another one does.
-func (o *outbound) carryNow(data []byte) bool { return o.take(data, false, true) }
-
-func (o *outbound) take(data []byte, push, here bool) bool {
+func (o *outbound) put(data []byte, push bool) bool {
 	o.mu.Lock()
 	if o.last != nil || o.broken {
 		o.mu.Unlock()
@@ -70,12 +91,6 @@ func (o *outbound) take(data []byte, push, here bool) bool {
 	o.held += len(data)
 	if push {
 		o.pushes++
-	}
-	if here && !o.busy {
-		o.busy = true
-		o.mu.Unlock()
-		o.carry()
-		return true
 	}
 	o.wakeLocked()
 	return true
@@ -164,12 +179,17 @@ func (o *outbound) carry() {
 			o.pushes--
 		}
 		o.mu.Unlock()
-		if err := o.to.send(f.data); err != nil {
-			o.mu.Lock()
-			o.broken = true
-			o.mu.Unlock()
-			o.failed(err)
-		}
+		o.send(f.data)
+	}
+}
+
+// send sends one frame; only who has made the outbound busy may.
+func (o *outbound) send(data []byte) {
+	if err := o.to.send(data); err != nil {
+		o.mu.Lock()
+		o.broken = true
+		o.mu.Unlock()
+		o.failed(err)
 	}
 }
 

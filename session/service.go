@@ -53,6 +53,8 @@ type Service struct {
 	draining bool
 	emptied  chan struct{} // closed once no session is left while draining; nil before
 
+	workers workers
+	order   turnOrder
 	bound   boundIndex
 	tellers tellers
 	owed    tally // notices to other nodes that have not been heard yet
@@ -200,6 +202,7 @@ func (s *Service) close(ctx context.Context) error {
 	s.workMu.Unlock()
 	s.router.Mute(serviceName)
 	s.cancel()
+	s.workers.close()
 	s.wg.Wait()
 	if s.asked.wait(ctx); s.asked.count() > 0 {
 		err = errors.Join(err, fmt.Errorf("session: %d callbacks of the application have not returned", s.asked.count()))

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -74,15 +75,8 @@ func (e *ending) frame() []byte {
 }
 
 // say sends the client a frame that is no push. It does not block.
-func (c *session) say(h *frame.Header, payload []byte) { c.sayBy(c.out.put, h, payload) }
-
-func (c *session) sayBy(put func(data []byte, push bool) bool, h *frame.Header, payload []byte) {
-	data := frame.Make(h, payload)
-	if most := c.out.to.most(); most > 0 && len(data) > most && h.Type == frame.OK {
-		data = frame.Make(&frame.Header{Type: frame.Err, ID: h.ID, Kind: outcome.CapacityExceeded.String(), Acceptance: outcome.Accepted.String(),
-			Text: "the Actor's reply is larger than the client's connection allows"}, nil)
-	}
-	if !put(data, false) {
+func (c *session) say(h *frame.Header, payload []byte) {
+	if !c.out.put(frame.Make(h, payload), false) {
 		c.end(endSlow)
 	}
 }
@@ -101,7 +95,16 @@ func (c *session) reply(id uint64, data []byte) {
 	c.mu.Lock()
 	c.inFlight--
 	c.mu.Unlock()
-	c.sayBy(func(data []byte, _ bool) bool { return c.out.carryNow(data) }, &frame.Header{Type: frame.OK, ID: id}, data)
+	h := frame.Header{Type: frame.OK, ID: id}
+	b := frame.Borrow(&h, data)
+	if most := c.out.to.most(); most > 0 && len(b.Frame()) > most {
+		b.GiveBack()
+		b = frame.Borrow(&frame.Header{Type: frame.Err, ID: id, Kind: outcome.CapacityExceeded.String(), Acceptance: outcome.Accepted.String(),
+			Text: "the Actor's reply is larger than the client's connection allows"}, nil)
+	}
+	if !c.out.carryNow(b) {
+		c.end(endSlow)
+	}
 }
 
 // fail ends a request with an error.
@@ -139,63 +142,64 @@ func textOf(e *outcome.Error) string {
 	return strings.ToValidUTF8(text, "")
 }
 
-// take handles one frame of the client's. It is called by one goroutine at a time, in the order of the frames, and does
-// not block.
-func (c *session) take(data []byte) {
+// take handles one frame of the client's, which it does not keep. It is called by one goroutine at a time, in the order of
+// the frames, and does not block. A job that it returns is to be run now.
+func (c *session) take(data []byte) (j job) {
 	c.seen.Store(int64(monotime.Now()))
 	c.s.stats.framesIn.Add(1)
 	h, payload, err := frame.Parse(data)
 	if err != nil {
 		c.end(endMalformed(err.Error()))
-		return
+		return j
 	}
 	switch h.Type {
 	case frame.Pong:
 	case frame.Bye:
 		c.end(endLeft)
 	case frame.Request, frame.Send, frame.Bind, frame.Unbind:
-		c.request(&h, payload)
+		return c.request(&h, payload)
 	case frame.Hello:
 		c.end(endMalformed("a second hello: a session has one"))
 	default:
 		if h.ID == 0 {
 			c.s.stats.framesUnknown.Add(1)
-			return
+			return j
 		}
 		c.say(errFrame(h.ID, outcome.New("", outcome.ProtocolError, outcome.NotAccepted, "", "the node knows no frame of type "+quote(h.Type))), nil)
 	}
+	return j
 }
 
 // request begins what a client asks for, or answers why not.
-func (c *session) request(h *frame.Header, payload []byte) {
+func (c *session) request(h *frame.Header, payload []byte) (j job) {
 	if h.ID == 0 {
 		c.end(endMalformed(`a ` + h.Type + ` frame without an "id"`))
-		return
+		return j
 	}
 	c.mu.Lock()
 	switch {
 	case c.ended != nil:
 		c.mu.Unlock()
-		return
+		return j
 	case c.inFlight >= c.s.cfg.InFlight:
 		c.mu.Unlock()
 		c.s.stats.refusedBusy.Add(1)
 		c.say(errFrame(h.ID, outcome.New("", outcome.Unavailable, outcome.NotAccepted, "", "as many requests of the session wait for an answer as may")), nil)
-		return
+		return j
 	}
 	c.inFlight++
 	c.mu.Unlock()
-	op := &request{id: h.ID, kind: h.Type, early: h.Early, data: payload, deadline: c.deadline(h.MS)}
+	op := request{id: h.ID, kind: h.Type, early: h.Early, deadline: c.deadline(h.MS)}
 	switch {
 	case len(payload) > c.s.cfg.MaxMessage:
 		c.fail(h.ID, tooLarge(len(payload), c.s.cfg.MaxMessage))
 	case h.Type == frame.Bind:
-		if !c.s.spawn(func() { c.bind(op, h.Ref) }) {
-			c.fail(h.ID, errStopping)
-		}
+		c.startBind(op, h.Ref)
 	default:
-		c.enqueue(h.Token, op)
+		op.data = bytes.Clone(payload)
+		return c.enqueue(h.Token, op)
 	}
+	return j
 }
 
 // deadline is when the client stops waiting.

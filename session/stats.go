@@ -18,35 +18,55 @@ type counters struct {
 // Invariant, once nothing is under way: Opened = Sessions + the sum of Ended...
 type Stats struct {
 	// Sessions are those that the node owns now; Bound are the bindings of the Actors that live here now.
-	Sessions, Bound int
+	Sessions int `json:"sessions"`
+	Bound    int `json:"bound"`
 	// Opened counts sessions opened, Refused handshakes refused, Panics those of the application's callbacks.
-	Opened, Refused, Panics uint64
+	Opened  uint64 `json:"opened"`
+	Refused uint64 `json:"refused"`
+	Panics  uint64 `json:"panics"`
 	// EndedLeft and the rest count the ends of sessions: the client left; its connection was lost; nothing came from it
 	// for two heartbeats; it read too slowly; it did not leave while the node drained; it did not keep to the protocol.
-	EndedLeft, EndedLost, EndedSilent, EndedSlow, EndedDraining, EndedMalformed uint64
+	EndedLeft      uint64 `json:"ended_left"`
+	EndedLost      uint64 `json:"ended_lost"`
+	EndedSilent    uint64 `json:"ended_silent"`
+	EndedSlow      uint64 `json:"ended_slow"`
+	EndedDraining  uint64 `json:"ended_draining"`
+	EndedMalformed uint64 `json:"ended_malformed"`
 	// Frames counts the frames from clients, FramesUnknown those of no known type, RefusedBusy the requests beyond
 	// Config.InFlight.
-	Frames, FramesUnknown, RefusedBusy uint64
+	Frames        uint64 `json:"frames"`
+	FramesUnknown uint64 `json:"frames_unknown"`
+	RefusedBusy   uint64 `json:"refused_busy"`
 	// Binds counts the bindings made for clients here, BindingsEnded those that their Actor or its node ended.
-	Binds, BindingsEnded uint64
+	Binds         uint64 `json:"binds"`
+	BindingsEnded uint64 `json:"bindings_ended"`
 	// Relays counts the messages brought to Actors, RelaysFailed those that ended with an error.
-	Relays, RelaysFailed uint64
+	Relays       uint64 `json:"relays"`
+	RelaysFailed uint64 `json:"relays_failed"`
 	// LookUps counts the look-ups in the store because a stored route was wrong, Confirms the questions to an Actor's
 	// owner after the node's connection was another.
-	LookUps, Confirms uint64
+	LookUps  uint64 `json:"look_ups"`
+	Confirms uint64 `json:"confirms"`
 	// Pushes counts those handed to clients' queues, PushesDropped those dropped for slow clients, PushesStale those
 	// that came twice or after their time, Gaps the gaps that were given up.
-	Pushes, PushesDropped, PushesStale, Gaps uint64
+	Pushes        uint64 `json:"pushes"`
+	PushesDropped uint64 `json:"pushes_dropped"`
+	PushesStale   uint64 `json:"pushes_stale"`
+	Gaps          uint64 `json:"gaps"`
 	// ActorsBound and ActorsUnbound count the bindings of Actors here that began, by a bind, and ended.
-	ActorsBound, ActorsUnbound uint64
+	ActorsBound   uint64 `json:"actors_bound"`
+	ActorsUnbound uint64 `json:"actors_unbound"`
 	// RelaysStale counts relays, UnbindsStale unbinds and disconnects of a binding that the Actor did not have any more.
-	RelaysStale, UnbindsStale uint64
+	RelaysStale  uint64 `json:"relays_stale"`
+	UnbindsStale uint64 `json:"unbinds_stale"`
 	// PushesRefused counts pushes for which there was no room at the Actor, PushesLost those that could not be brought to
 	// the session's node.
-	PushesRefused, PushesLost uint64
+	PushesRefused uint64 `json:"pushes_refused"`
+	PushesLost    uint64 `json:"pushes_lost"`
 	// NoticesRepeated counts the repeats of notices to sessions' nodes, FarewellsUnheard the Actors that did not hear of
 	// a disconnect at once.
-	NoticesRepeated, FarewellsUnheard uint64
+	NoticesRepeated  uint64 `json:"notices_repeated"`
+	FarewellsUnheard uint64 `json:"farewells_unheard"`
 }
 
 // Stats returns the counters.

@@ -34,9 +34,11 @@ type tie struct {
 	state  tieState
 	number uint64        // of the binding at its Actor
 	place  objects.Place // where the Actor is: the stored route
+	to     *objects.Way  // the way there; nil until it is needed
 	epoch  uint64        // of the node's connection, in which the Actor's owner has confirmed the token; 0 when it is in doubt
-	lane   []*request    // what was asked of the Actor and not begun
+	lane   []request     // what was asked of the Actor and waits for the request that is under way
 	busy   bool          // somebody works on the lane
+	apart  int           // so many requests are not for the reader to bring
 	in     inflow
 }
 
@@ -49,65 +51,74 @@ type request struct {
 	deadline time.Time
 }
 
-// enqueue puts a request behind the earlier ones to the same Actor.
-func (c *session) enqueue(token string, op *request) {
+// enqueue returns the request as a job, or puts it behind the earlier ones to the same Actor.
+func (c *session) enqueue(token string, op request) (j job) {
 	c.mu.Lock()
 	t := c.ties[token]
-	if t == nil || t.state != tieOpen {
+	switch {
+	case t == nil || t.state != tieOpen:
 		c.mu.Unlock()
 		c.fail(op.id, errNoBinding())
-		return
+		return j
+	case t.busy:
+		t.lane = append(t.lane, op) // bounded by Config.InFlight
+	default:
+		t.busy = true
+		j = job{t, op}
 	}
-	t.lane = append(t.lane, op) // bounded by Config.InFlight
-	wake := !t.busy
-	t.busy = true
 	c.mu.Unlock()
-	if wake && !c.s.spawn(t.work) {
-		c.fail(op.id, errStopping)
-	}
+	return j
 }
 
-// work deals with the lane: one request at a time, so that their order is that of the session. The Actor runs one turn at
-// a time in any case.
-func (t *tie) work() {
+// work deals with a request and then with the lane: one at a time, so that their order is that of the session. The Actor
+// runs one turn at a time in any case.
+func (t *tie) work(op request) {
 	c := t.c
 	for {
+		switch {
+		case t.isOver():
+			c.fail(op.id, errNoBinding())
+		case !time.Now().Before(op.deadline):
+			c.fail(op.id, outcome.New("", outcome.DeadlineExceeded, outcome.NotAccepted, t.ref.String(), "the client's time was over before its turn"))
+		case op.kind == frame.Unbind:
+			t.unbind(&op)
+		default:
+			t.relay(&op)
+		}
 		c.mu.Lock()
 		if len(t.lane) == 0 || c.ended != nil {
 			t.lane, t.busy = nil, false
 			c.mu.Unlock()
 			return
 		}
-		op := t.lane[0]
-		t.lane[0] = nil
+		op = t.lane[0]
+		t.lane[0] = request{}
 		t.lane = t.lane[1:]
-		over := t.state == tieOver
 		c.mu.Unlock()
-		switch {
-		case over:
-			c.fail(op.id, errNoBinding())
-		case !time.Now().Before(op.deadline):
-			c.fail(op.id, outcome.New("", outcome.DeadlineExceeded, outcome.NotAccepted, t.ref.String(), "the client's time was over before its turn"))
-		case op.kind == frame.Unbind:
-			t.unbind(op)
-		default:
-			t.relay(op)
-		}
 	}
+}
+
+func (t *tie) isOver() bool {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	return t.state == tieOver
 }
 
 // relay brings one message to the Actor by the stored route, and its answer to the client.
 func (t *tie) relay(op *request) {
 	c := t.c
-	ctx, cancel := context.WithDeadline(c.ctx, op.deadline)
-	defer cancel()
-	if err := t.confirm(ctx); err != nil {
+	if err := t.confirm(op.deadline); err != nil {
+		c.fail(op.id, err)
+		return
+	}
+	way, err := t.way()
+	if err != nil {
 		c.fail(op.id, err)
 		return
 	}
 	c.s.stats.relays.Add(1)
-	reply, moved, err := c.s.objects.CallAt(ctx, t.at(), actorKey(t.ref), &objects.Message{
-		Op: "relay", Data: op.data, Mark: t.token, OneWay: op.kind == frame.Send, Early: op.early,
+	reply, moved, err := c.s.objects.CallAt(c.ctx, way, &objects.Message{
+		Op: "relay", Data: op.data, OneWay: op.kind == frame.Send, Early: op.early, Deadline: op.deadline,
 	})
 	if moved != (objects.Place{}) {
 		t.follow(moved)
@@ -132,13 +143,27 @@ func (t *tie) at() objects.Place {
 	return t.place
 }
 
+// way is the way to the stored route.
+func (t *tie) way() (*objects.Way, error) {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	if t.to == nil {
+		to, err := t.c.s.objects.Way(t.place, actorKey(t.ref), t.token)
+		if err != nil {
+			return nil, err
+		}
+		t.to = to
+	}
+	return t.to, nil
+}
+
 // follow takes over a newer place of the same incarnation, and reports whether it is one.
 func (t *tie) follow(p objects.Place) bool {
 	c := t.c
 	c.mu.Lock()
 	newer := t.state != tieOver && p.Generation == t.ref.Generation && p.Newer(t.place)
 	if newer {
-		t.place = p
+		t.place, t.to = p, nil
 	}
 	open := t.state == tieOpen
 	c.mu.Unlock()
@@ -158,7 +183,7 @@ func (t *tie) misled(err error) {
 	case e.Kind == outcome.InvalidOperation && e.Acceptance == outcome.Accepted:
 		// The Actor's side may have refused the token: it says so itself.
 		t.doubt()
-		_ = t.confirm(ctx) // what it finds out is told to the client
+		_ = t.ask(ctx) // what it finds out is told to the client
 	case routed, channels.IsNobody(err), e.Kind == outcome.Unavailable && e.Acceptance == outcome.NotAccepted && e.Remote, e.Kind == outcome.NotFound && e.Acceptance == outcome.NotAccepted:
 		_ = t.lookUp(ctx, route) // what it finds out is told to the client
 	}
@@ -208,7 +233,7 @@ func (s *Service) locate(ctx context.Context, ref objects.ActorRef) (objects.Pla
 
 // confirm makes sure that the Actor's owner has confirmed the token in this epoch of the node's connection (FO-3.2c,
 // FO-10.5). In the steady state it asks nobody.
-func (t *tie) confirm(ctx context.Context) error {
+func (t *tie) confirm(deadline time.Time) error {
 	c := t.c
 	epoch := c.s.router.Epoch()
 	if epoch == 0 {
@@ -220,6 +245,8 @@ func (t *tie) confirm(ctx context.Context) error {
 	if confirmed {
 		return nil
 	}
+	ctx, cancel := context.WithDeadline(c.ctx, deadline)
+	defer cancel()
 	return t.ask(ctx)
 }
 

@@ -1,13 +1,13 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"time"
 
 	"github.com/coder/websocket"
 
-	"natsfabric/internal/monotime"
 	"natsfabric/outcome"
 	"natsfabric/session/internal/frame"
 )
@@ -28,23 +28,15 @@ const (
 func (s *Service) Handler() http.Handler { return http.HandlerFunc(s.serveWebSocket) }
 
 // webSocket is a client behind a WebSocket.
-type webSocket struct {
-	conn *websocket.Conn
-	ctx  context.Context // ends with the Service, which ends the connection
-}
+type webSocket struct{ *frame.Socket }
 
-func (w *webSocket) kind() Transport { return TransportWebSocket }
-func (w *webSocket) most() int       { return 0 }
-func (w *webSocket) cut()            { _ = w.conn.CloseNow() } // it is over in either case
-
-func (w *webSocket) send(data []byte) error {
-	ctx, cancel := context.WithTimeout(w.ctx, sendTimeout)
-	defer cancel()
-	return w.conn.Write(ctx, websocket.MessageBinary, data)
-}
+func (w webSocket) kind() Transport        { return TransportWebSocket }
+func (w webSocket) most() int              { return 0 }
+func (w webSocket) send(data []byte) error { return w.Write(data) }
+func (w webSocket) cut()                   { w.Cut() }
 
 // close ends the connection in order, if the other side takes part in that.
-func (w *webSocket) close(why *ending) {
+func (w webSocket) close(why *ending) {
 	code := websocket.StatusNormalClosure
 	switch why.kind {
 	case 0:
@@ -55,9 +47,7 @@ func (w *webSocket) close(why *ending) {
 	default:
 		code = websocket.StatusPolicyViolation
 	}
-	stop := time.AfterFunc(closeTimeout, w.cut)
-	defer stop.Stop()
-	_ = w.conn.Close(code, why.kindText()) // it is over in either case
+	w.Close(code, why.kindText(), closeTimeout)
 }
 
 // kindText is what stands in a WebSocket's close frame.
@@ -83,17 +73,20 @@ func (s *Service) serveWebSocket(rw http.ResponseWriter, req *http.Request) {
 		http.Error(rw, e.Detail, http.StatusServiceUnavailable)
 		return
 	}
-	conn, err := websocket.Accept(rw, req, &websocket.AcceptOptions{OriginPatterns: s.cfg.Origins})
+	raw := &hijacker{ResponseWriter: rw}
+	conn, err := websocket.Accept(raw, req, &websocket.AcceptOptions{OriginPatterns: s.cfg.Origins})
 	if err != nil { // Accept has answered
 		s.unreserve()
 		s.stats.refused.Add(1)
 		return
 	}
 	conn.SetReadLimit(int64(s.cfg.MaxMessage + frame.MaxHeader + 1 + slack))
-	ws := &webSocket{conn: conn, ctx: s.ctx}
+	ws := webSocket{frame.NewSocket(conn, sendTimeout)}
+	stop := context.AfterFunc(s.ctx, ws.cut) // the connection ends with the Service
+	defer stop()
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.HandshakeTimeout)
 	defer cancel()
-	data, err := s.readFirst(ctx, conn)
+	data, err := s.readFirst(ctx, ws)
 	if err != nil {
 		s.unreserve()
 		if ctx.Err() != nil && s.ctx.Err() == nil {
@@ -114,15 +107,16 @@ func (s *Service) serveWebSocket(rw http.ResponseWriter, req *http.Request) {
 		s.refuse(ws, e)
 		return
 	}
-	s.read(c, conn)
+	s.read(c, ws, raw.br)
 }
 
 // readFirst reads the first frame. When ctx ends first the connection stays usable, so that the client can be told.
-func (s *Service) readFirst(ctx context.Context, conn *websocket.Conn) (data []byte, err error) {
+func (s *Service) readFirst(ctx context.Context, ws webSocket) (data []byte, err error) {
 	done := make(chan struct{})
 	started := s.spawn(func() {
 		defer close(done)
-		_, data, err = conn.Read(s.ctx)
+		data, err = ws.Read()
+		data = bytes.Clone(data) // the authenticator may keep what it sees
 	})
 	if !started {
 		return nil, errDraining
@@ -132,25 +126,5 @@ func (s *Service) readFirst(ctx context.Context, conn *websocket.Conn) (data []b
 		return data, err
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	}
-}
-
-// read takes what comes from a client until its session or its connection is over.
-func (s *Service) read(c *session, conn *websocket.Conn) {
-	for {
-		_, data, err := conn.Read(s.ctx)
-		if err != nil {
-			if websocket.CloseStatus(err) == websocket.StatusNormalClosure || websocket.CloseStatus(err) == websocket.StatusGoingAway {
-				c.end(endLeft)
-				return
-			}
-			c.end(endLost)
-			return
-		}
-		if c.isOver() {
-			c.seen.Store(int64(monotime.Now()))
-			continue // what closes the connection goes on reading it
-		}
-		c.take(data)
 	}
 }

@@ -49,7 +49,8 @@ func (c *Client) Bind(ctx context.Context, ref string) (*Binding, error) {
 // bind asks for the binding in a session.
 func (b *Binding) bind(ctx context.Context, s *session) error {
 	ref := b.Ref()
-	return s.do(ctx, &call{op: "bind", target: ref, bind: b}, &frame.Header{Type: frame.Bind, Ref: ref}, nil)
+	_, err := s.do(ctx, "bind", ref, b, &frame.Header{Type: frame.Bind, Ref: ref}, nil)
+	return err
 }
 
 // bound takes the answer to a bind. It runs before the session reads on.
@@ -127,17 +128,17 @@ func (b *Binding) place() (*session, string) {
 	return b.at, b.token
 }
 
-// present returns the session and the token, or why there is none.
-func (b *Binding) present(op string) (*session, string, error) {
+// present returns the session, the token and the Actor, or why there is no session.
+func (b *Binding) present(op string) (s *session, token, ref string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.over != nil:
-		return nil, "", outcome.Wrap(op, outcome.InvalidOperation, outcome.NotAccepted, b.ref, "the binding is over", b.over)
+		return nil, "", b.ref, outcome.Wrap(op, outcome.InvalidOperation, outcome.NotAccepted, b.ref, "the binding is over", b.over)
 	case b.at == nil:
-		return nil, "", outcome.New(op, outcome.Unavailable, outcome.NotAccepted, b.ref, "there is no session, or the Actor is not bound in it yet")
+		return nil, "", b.ref, outcome.New(op, outcome.Unavailable, outcome.NotAccepted, b.ref, "there is no session, or the Actor is not bound in it yet")
 	}
-	return b.at, b.token, nil
+	return b.at, b.token, b.ref, nil
 }
 
 // Request sends data to the Actor and returns its reply. The error is an *outcome.Error that says what is known of
@@ -159,21 +160,17 @@ func (b *Binding) Send(ctx context.Context, data []byte) error {
 }
 
 func (b *Binding) request(ctx context.Context, op, typ string, early bool, data []byte) ([]byte, error) {
-	s, token, err := b.present(op)
+	s, token, ref, err := b.present(op)
 	if err != nil {
 		return nil, err
 	}
-	k := &call{op: op, target: b.Ref()}
-	if err := s.do(ctx, k, &frame.Header{Type: typ, Token: token, Early: early}, data); err != nil {
-		return nil, err
-	}
-	return k.data, nil
+	return s.do(ctx, op, ref, nil, &frame.Header{Type: typ, Token: token, Early: early}, data)
 }
 
 // Unbind ends the binding, for good: it is not made again in another session, whatever the error says. While there is no
 // session that is all.
 func (b *Binding) Unbind(ctx context.Context) error {
-	s, token, err := b.present("unbind")
+	s, token, ref, err := b.present("unbind")
 	b.mu.Lock()
 	if b.over == nil {
 		b.over = errUnbound
@@ -190,7 +187,13 @@ func (b *Binding) Unbind(ctx context.Context) error {
 	s.mu.Lock()
 	delete(s.by, token)
 	s.mu.Unlock()
-	return s.do(ctx, &call{op: "unbind", target: b.Ref()}, &frame.Header{Type: frame.Unbind, Token: token}, nil)
+	return s.unbind(ctx, ref, token)
+}
+
+// unbind asks for the end of a binding.
+func (s *session) unbind(ctx context.Context, ref, token string) error {
+	_, err := s.do(ctx, "unbind", ref, nil, &frame.Header{Type: frame.Unbind, Token: token}, nil)
+	return err
 }
 
 var errUnbound = errors.New("it was unbound")
@@ -220,7 +223,7 @@ func (c *Client) bindAgain(b *Binding, s *session) {
 		switch {
 		case err == nil && b.Ended() != nil: // unbound meanwhile
 			_, token := b.place()
-			_ = s.do(c.ctx, &call{op: "unbind", target: b.Ref()}, &frame.Header{Type: frame.Unbind, Token: token}, nil) // it ends with the session at the latest
+			_ = s.unbind(c.ctx, b.Ref(), token) // it ends with the session at the latest
 			return
 		case err == nil:
 			c.event(Event{Kind: EventBound, Binding: b})

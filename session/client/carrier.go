@@ -17,7 +17,9 @@ import (
 
 // carrier is one connection that carries frames. read is called by one goroutine, write by one at a time.
 type carrier interface {
+	// read returns what comes next. It is valid until the next call.
 	read() (incoming, error)
+	// write sends a frame, which it does not keep.
 	write(id uint64, data []byte) error
 	// close ends the connection; read then returns an error.
 	close()
@@ -40,14 +42,14 @@ func connect(ctx context.Context, cfg *Config, url string, hello []byte) (carrie
 	return dialNATS(ctx, cfg, url, hello)
 }
 
-type webSocket struct {
-	conn   *websocket.Conn
-	ctx    context.Context
-	cancel context.CancelFunc
-}
+type webSocket struct{ *frame.Socket }
 
-// maxReply is the greatest frame that a node sends over a WebSocket.
-const maxReply = 64 << 20
+const (
+	// maxReply is the greatest frame that a node sends over a WebSocket.
+	maxReply = 64 << 20
+	// writeTimeout bounds the writing of one frame.
+	writeTimeout = 20 * time.Second
+)
 
 func dialWebSocket(ctx context.Context, cfg *Config, url string, hello []byte) (carrier, error) {
 	conn, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: cfg.HTTP})
@@ -58,33 +60,20 @@ func dialWebSocket(ctx context.Context, cfg *Config, url string, hello []byte) (
 		return nil, outcome.Wrap("open session", outcome.Unavailable, outcome.NotAccepted, url, "no connection", err)
 	}
 	conn.SetReadLimit(maxReply)
-	w := &webSocket{conn: conn}
-	w.ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := conn.Write(ctx, websocket.MessageBinary, hello); err != nil {
-		w.close()
+		_ = conn.CloseNow() // it is over in either case
 		return nil, outcome.Wrap("open session", outcome.Unavailable, outcome.NotAccepted, url, "the hello could not be sent", err)
 	}
-	return w, nil
+	return webSocket{frame.NewSocket(conn, writeTimeout)}, nil
 }
 
-func (w *webSocket) read() (incoming, error) {
-	_, data, err := w.conn.Read(w.ctx)
+func (w webSocket) read() (incoming, error) {
+	data, err := w.Read()
 	return incoming{data: data}, err
 }
 
-// writeTimeout bounds the writing of one frame.
-const writeTimeout = 20 * time.Second
-
-func (w *webSocket) write(_ uint64, data []byte) error {
-	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
-	defer cancel()
-	return w.conn.Write(ctx, websocket.MessageBinary, data)
-}
-
-func (w *webSocket) close() {
-	w.cancel()
-	_ = w.conn.CloseNow() // it is over in either case
-}
+func (w webSocket) write(_ uint64, data []byte) error { return w.Write(data) }
+func (w webSocket) close()                            { w.Cut() }
 
 // natsCarrier is a session over a NATS connection of its own, which lives as long as the session.
 type natsCarrier struct {

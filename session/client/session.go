@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -32,21 +33,32 @@ type session struct {
 	over    error               // why the session is over
 }
 
-// call is one request that waits for its answer.
+// call is one request that waits for its answer. Calls are pooled.
+//
+// Invariant: who takes a call out of session.waiting puts one value into done, unless it is the goroutine that waits.
 type call struct {
 	op, target string
 	// bind is the binding that the answer makes.
 	bind *Binding
-	done chan struct{}
-	h    frame.Header
 	data []byte
 	err  error
+
+	done  chan struct{}
+	timer *time.Timer // made for the first wait without a context's deadline
+}
+
+var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+
+// release gives a call back, once nobody can answer it any more.
+func (k *call) release() {
+	*k = call{done: k.done, timer: k.timer}
+	calls.Put(k)
 }
 
 func newSession(c *Client, via carrier, h *frame.Header, welcome []byte) *session {
 	heartbeat := time.Duration(max(h.Heartbeat, 1)) * time.Millisecond
 	return &session{
-		c: c, via: via, node: h.RID, number: h.Number, welcome: welcome, silence: heartbeat*5/2 + time.Second/2,
+		c: c, via: via, node: h.RID, number: h.Number, welcome: bytes.Clone(welcome), silence: heartbeat*5/2 + time.Second/2,
 		most: h.MaxMessage, room: h.InFlight, waiting: make(map[uint64]*call), by: make(map[string]*Binding), quiet: make(chan struct{}),
 	}
 }
@@ -116,7 +128,7 @@ func (s *session) end() error {
 			kind = outcome.ShuttingDown
 		}
 		k.err = outcome.Wrap(k.op, kind, outcome.Unknown, k.target, "the connection was lost before the answer came", over)
-		close(k.done)
+		k.done <- struct{}{}
 	}
 	for _, b := range bound {
 		b.unbound(s)
@@ -133,73 +145,99 @@ func (s *session) leaving() bool {
 func (s *session) send(id uint64, h *frame.Header, payload []byte) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	return s.via.write(id, frame.Make(h, payload))
+	return s.write(id, h, payload)
 }
 
-// do sends a request and waits for its answer.
-func (s *session) do(ctx context.Context, k *call, h *frame.Header, payload []byte) error {
-	refused := func(kind outcome.Kind, detail string) error {
-		return outcome.New(k.op, kind, outcome.NotAccepted, k.target, detail)
-	}
+// write is called by who has locked writing.
+func (s *session) write(id uint64, h *frame.Header, payload []byte) error {
+	b := frame.Borrow(h, payload)
+	defer b.GiveBack()
+	return s.via.write(id, b.Frame())
+}
+
+// do sends a request and returns what its answer says. bind is the binding that the answer makes, if it is a bind.
+func (s *session) do(ctx context.Context, op, target string, bind *Binding, h *frame.Header, payload []byte) ([]byte, error) {
 	if len(payload) > s.most {
-		return refused(outcome.CapacityExceeded, "the message is larger than the node allows")
+		return nil, outcome.New(op, outcome.CapacityExceeded, outcome.NotAccepted, target, "the message is larger than the node allows")
 	}
-	ctx, cancel := bound(ctx, s.c.cfg.RequestTimeout)
-	defer cancel()
 	if ctx.Err() != nil {
-		return outcome.FromContext(ctx, k.op, outcome.NotAccepted, k.target, "it had ended before anything was sent")
+		return nil, outcome.FromContext(ctx, op, outcome.NotAccepted, target, "it had ended before anything was sent")
 	}
-	deadline, _ := ctx.Deadline()
-	h.MS = max(1, time.Until(deadline).Milliseconds())
-	k.done = make(chan struct{})
-	s.writing.Lock() // the numbers go out in their order
+	left := s.c.cfg.RequestTimeout
+	deadline, ends := ctx.Deadline()
+	if ends {
+		left = time.Until(deadline)
+	}
+	h.MS = max(1, left.Milliseconds())
+	k := calls.Get().(*call)
+	k.op, k.target, k.bind = op, target, bind
+	defer k.release()
+	var expired <-chan time.Time
+	if !ends {
+		if k.timer == nil {
+			k.timer = time.NewTimer(left)
+		} else {
+			k.timer.Reset(left)
+		}
+		defer k.timer.Stop()
+		expired = k.timer.C
+	}
+	if err := s.begin(k, h, payload); err != nil {
+		return nil, err
+	}
+	select {
+	case <-k.done:
+		return k.data, k.err
+	case <-ctx.Done():
+	case <-expired:
+	}
 	s.mu.Lock()
-	var err error
+	if s.waiting[h.ID] != k {
+		s.mu.Unlock()
+		<-k.done // the answer was first
+		return k.data, k.err
+	}
+	delete(s.waiting, h.ID)
+	s.restLocked()
+	s.mu.Unlock()
+	if ctx.Err() == nil {
+		return nil, outcome.Wrap(op, outcome.DeadlineExceeded, outcome.Unknown, target, "no answer came", context.DeadlineExceeded)
+	}
+	return nil, outcome.FromContext(ctx, op, outcome.Unknown, target, "no answer came")
+}
+
+// begin registers a call and sends its request. Once it is registered it is answered: a nil error says so.
+func (s *session) begin(k *call, h *frame.Header, payload []byte) error {
+	s.writing.Lock() // the numbers go out in their order
+	defer s.writing.Unlock()
+	if err := s.register(k, h); err != nil {
+		return err
+	}
+	if err := s.write(h.ID, h, payload); err != nil {
+		s.fail(err) // a part of it may have gone out: serve ends it as Unknown
+	}
+	return nil
+}
+
+// register gives a call its number, or says why it can't be sent.
+func (s *session) register(k *call, h *frame.Header) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kind, detail := outcome.Unavailable, ""
 	switch {
 	case s.over != nil || s.waiting == nil:
-		err = refused(outcome.Unavailable, "the session is over: the client is connecting")
+		detail = "the session is over: the client is connecting"
 	case s.away:
-		err = refused(outcome.Unavailable, "the node goes away: the client is about to connect elsewhere")
+		detail = "the node goes away: the client is about to connect elsewhere"
 	case len(s.waiting) >= s.room:
-		err = refused(outcome.CapacityExceeded, "as many requests wait for an answer as the node allows")
+		kind, detail = outcome.CapacityExceeded, "as many requests wait for an answer as the node allows"
 	default:
 		s.next++
 		h.ID = s.next
 		s.waiting[h.ID] = k
+		return nil
 	}
-	s.mu.Unlock()
-	if err != nil {
-		s.writing.Unlock()
-		return err
-	}
-	err = s.via.write(h.ID, frame.Make(h, payload))
-	s.writing.Unlock()
-	if err != nil {
-		s.fail(err) // a part of it may have gone out: serve ends it as Unknown
-	}
-	select {
-	case <-k.done:
-		return k.err
-	case <-ctx.Done():
-	}
-	s.mu.Lock()
-	if s.waiting[h.ID] == k {
-		delete(s.waiting, h.ID)
-		s.restLocked()
-		s.mu.Unlock()
-		return outcome.FromContext(ctx, k.op, outcome.Unknown, k.target, "no answer came")
-	}
-	s.mu.Unlock()
-	<-k.done
-	return k.err
-}
-
-// bound gives a call without a deadline one.
-func bound(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, d)
+	return outcome.New(k.op, kind, outcome.NotAccepted, k.target, detail)
 }
 
 // restLocked tells that nothing waits any more, once the node goes away.
@@ -213,8 +251,8 @@ func (s *session) restLocked() {
 	}
 }
 
-// answer ends a request; late answers change nothing.
-func (s *session) answer(id uint64, h frame.Header, data []byte, err *outcome.Error) {
+// answer ends a request; late answers change nothing. It keeps neither h nor data.
+func (s *session) answer(id uint64, h *frame.Header, data []byte, err *outcome.Error) {
 	s.mu.Lock()
 	k := s.waiting[id]
 	delete(s.waiting, id)
@@ -226,18 +264,20 @@ func (s *session) answer(id uint64, h frame.Header, data []byte, err *outcome.Er
 	if k == nil {
 		return
 	}
-	k.h, k.data = h, data
-	if err != nil {
+	switch {
+	case err != nil:
 		out := *err
 		out.Op, out.Target = k.op, k.target
 		k.err = &out
-	} else if k.bind != nil {
-		k.bind.bound(s, &h)
+	case k.bind != nil:
+		k.bind.bound(s, h)
+	default:
+		k.data = bytes.Clone(data)
 	}
-	close(k.done)
+	k.done <- struct{}{}
 }
 
-func (s *session) answerErr(id uint64, err *outcome.Error) { s.answer(id, frame.Header{}, nil, err) }
+func (s *session) answerErr(id uint64, err *outcome.Error) { s.answer(id, nil, nil, err) }
 
 // take handles one frame of the node's.
 func (s *session) take(data []byte) {
@@ -252,12 +292,12 @@ func (s *session) take(data []byte) {
 			s.fail(err)
 		}
 	case frame.OK:
-		s.answer(h.ID, h, payload, nil)
+		s.answer(h.ID, &h, payload, nil)
 	case frame.Err:
 		s.answerErr(h.ID, said(&h))
 	case frame.Push:
 		if b := s.binding(h.Token); b != nil && s.c.cfg.OnPush != nil {
-			p := Push{Data: payload, Seq: h.Seq, Owner: h.Owner}
+			p := Push{Data: bytes.Clone(payload), Seq: h.Seq, Owner: h.Owner}
 			select {
 			case s.c.tell <- func() { s.c.cfg.OnPush(b, p) }:
 			case <-s.c.ctx.Done():

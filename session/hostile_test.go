@@ -1,0 +1,300 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"natsfabric/fabrictest"
+	"natsfabric/objects"
+	"natsfabric/outcome"
+	"natsfabric/session/client"
+	"natsfabric/session/internal/frame"
+)
+
+// TestHalfFrame: a message that a client begins and does not end keeps a session no longer than silence does, and another
+// session of the same node is served meanwhile.
+func TestHalfFrame(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	n := b.node("n1", heartbeat(200*time.Millisecond))
+	n.actor("bob")
+	half := func(rest string) *websocket.Conn {
+		conn, _, err := websocket.Dial(b.ctx(), n.ws(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.CloseNow() })
+		if err := conn.Write(b.ctx(), websocket.MessageBinary, []byte(hello("ann"))); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := conn.Read(b.ctx()); err != nil {
+			t.Fatal(err)
+		}
+		w, err := conn.Writer(b.ctx(), websocket.MessageBinary)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(rest)); err != nil { // a part of a message, and no end
+			t.Fatal(err)
+		}
+		// What the writer holds goes out with a ping behind it; its answer is never read.
+		ctx, cancel := context.WithTimeout(b.ctx(), 10*time.Millisecond)
+		defer cancel()
+		_ = conn.Ping(ctx)
+		return conn
+	}
+	half("{\"t\":\"requ")
+	half(strings.Repeat("x", 30_000))
+	other := n.dial("bob")
+	bound := other.bind("actor/bob")
+	fabrictest.Eventually(t, long, "the sessions end", func() bool {
+		if g := other.call(frame.Request, bound.Token, "add"); g.Type != frame.OK {
+			t.Fatal(g)
+		}
+		return n.Stats().EndedSilent == 2
+	})
+	if st := n.Stats(); st.Sessions != 1 {
+		t.Fatalf("%+v", st)
+	}
+}
+
+// TestGiantFrame: a frame far above the limit ends its session with close code 1009, without being read.
+func TestGiantFrame(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	n := b.node("n1", func(s *settings) { s.MaxMessage = 1000 })
+	conn, _, err := websocket.Dial(b.ctx(), n.ws(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.CloseNow() }()
+	if err := conn.Write(b.ctx(), websocket.MessageBinary, []byte(hello("ann"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := conn.Read(b.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = conn.Write(b.ctx(), websocket.MessageBinary, make([]byte, 8<<20)) // the node closes before it is through
+	}()
+	for {
+		if _, _, err = conn.Read(b.ctx()); err != nil {
+			break
+		}
+	}
+	fabrictest.Eventually(t, long, "the session ends", func() bool { return n.Stats().EndedLost == 1 && n.Stats().Sessions == 0 })
+	if code := websocket.CloseStatus(err); code != websocket.StatusMessageTooBig && code != -1 { // the reset of a connection may overtake it
+		t.Fatal(err)
+	}
+}
+
+// TestBindStorm: a client that asks for thousands of binds without waiting gets one answer to each, and what it has at the
+// end is the Actor's one binding. Another session of the same node is served meanwhile.
+func TestBindStorm(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.log.mute.Store(true)
+	n1, n2 := b.node("n1", func(s *settings) { s.Outbound = 20_000 }), b.node("n2")
+	n2.actor("alice")
+	n2.actor("bob")
+	other := n1.dial("bob")
+	its := other.bind("actor/bob")
+	l := n1.dial("ann")
+	const binds = 4000
+	answered := make([]bool, binds+1)
+	var open int
+	go func() {
+		for id := range uint64(binds) {
+			l.write(frame.Header{Type: frame.Bind, ID: id + 1, Ref: "actor/alice", MS: long.Milliseconds()}, "")
+		}
+	}()
+	for left := binds; left > 0; {
+		g := l.read()
+		switch g.Type {
+		case frame.OK:
+			open++
+		case frame.Ended:
+			open--
+			continue
+		case frame.Err:
+			if g.Kind != outcome.Unavailable.String() || g.Acceptance != outcome.NotAccepted.String() {
+				if g.Kind != outcome.NotFound.String() { // bound, and replaced before the answer was written
+					t.Fatal(g)
+				}
+			}
+		default:
+			t.Fatal(g)
+		}
+		if answered[g.ID] {
+			t.Fatalf("bind %d was answered twice", g.ID)
+		}
+		answered[g.ID] = true
+		if left--; left%500 == 0 {
+			if g := other.call(frame.Request, its.Token, "add"); g.Type != frame.OK {
+				t.Fatal(g)
+			}
+		}
+	}
+	for open > 1 {
+		l.want(frame.Ended)
+		open--
+	}
+	fabrictest.Eventually(t, long, "one binding is left", func() bool {
+		return n2.Stats().Bound == 2 && n1.stats.turns.Load() == 0 && n2.stats.turns.Load() == 0
+	})
+}
+
+// TestClientLateAnswers: an answer that comes when its caller has just given up, or comes twice, reaches no other call.
+func TestClientLateAnswers(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		ws := frame.NewSocket(conn, time.Minute)
+		defer ws.Cut()
+		var out []byte
+		for {
+			data, err := ws.Read()
+			if err != nil {
+				return
+			}
+			h, payload, err := frame.Parse(data)
+			if err != nil {
+				return
+			}
+			answer := frame.Header{Type: frame.OK, ID: h.ID}
+			switch h.Type {
+			case frame.Hello:
+				answer = frame.Header{Type: frame.Welcome, V: frame.Version, Heartbeat: 60_000, MaxMessage: 1 << 16, InFlight: 64}
+			case frame.Bind:
+				answer.Token, answer.Ref = "token", h.Ref
+			}
+			out = frame.Append(out[:0], &answer, payload)
+			for range 2 {
+				if ws.Write(out) != nil {
+					return
+				}
+				if h.Type == frame.Hello {
+					break
+				}
+			}
+		}
+	}))
+	defer server.Close()
+	c, err := client.Dial(t.Context(), client.Config{URLs: []string{"ws" + strings.TrimPrefix(server.URL, "http")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	bound, err := c.Bind(t.Context(), "actor/alice@1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for caller := range 16 {
+		wg.Go(func() {
+			for i := range 400 {
+				text := fmt.Sprintf("request %d of caller %d", i, caller)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%40)*25*time.Microsecond)
+				reply, err := bound.Request(ctx, []byte(text))
+				cancel()
+				switch {
+				case err == nil && string(reply) != text:
+					t.Errorf("%q was answered with %q", text, reply)
+				case err != nil && !errors.Is(err, outcome.DeadlineExceeded):
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestReplies: requests to several Actors that are under way at the same time get their own replies, each in the order of
+// its Actor's requests, whatever shares a buffer on the way.
+func TestReplies(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	n1, n2 := b.node("n1"), b.node("n2")
+	b.log.mute.Store(true)
+	echo := func(_ context.Context, req *objects.Request) (objects.Reply, error) {
+		return objects.Reply{Data: req.Data()}, nil
+	}
+	b.log.onTurn.Store(&echo)
+	l := n1.dial("ann")
+	const actors, rounds = 16, 40
+	tokens := make([]string, actors)
+	for i := range tokens {
+		at := n1
+		if i%2 == 0 {
+			at = n2
+		}
+		tokens[i] = l.bind(at.actor(fmt.Sprint("actor", i)).String()).Token
+	}
+	for round := range rounds {
+		texts := map[uint64]string{}
+		for k := range 2 * actors {
+			text := fmt.Sprintf("request %d of round %d to actor %d ", k, round, k%actors)
+			text += strings.Repeat(string(rune('a'+k%actors)), (k*round*37)%3000)
+			texts[l.ask(frame.Request, tokens[k%actors], text)] = text
+		}
+		last := make([]uint64, actors)
+		for range 2 * actors {
+			g := l.want(frame.OK)
+			if g.data != texts[g.ID] {
+				t.Fatalf("%q was answered with %q", texts[g.ID], g.data)
+			}
+			var k, r, actor int
+			if _, err := fmt.Sscanf(g.data, "request %d of round %d to actor %d ", &k, &r, &actor); err != nil || g.ID < last[actor] {
+				t.Fatalf("%v: reply %d after %d", err, g.ID, last[actor])
+			}
+			last[actor] = g.ID
+		}
+	}
+}
+
+// TestSlowActor: a request ends at the client's deadline when its Actor does not answer, and so does the one behind it;
+// neither waits for the node's own time.
+func TestSlowActor(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	longer := func(s *settings) { s.RelayTimeout = 5 * time.Minute }
+	n1, n2 := b.node("n1", longer), b.node("n2")
+	l := n1.dial("ann")
+	for i, at := range []*node{n1, n2} {
+		token := l.bind(at.actor(fmt.Sprint("actor", i)).String()).Token
+		hold := make(chan struct{})
+		turn := func(context.Context, *objects.Request) (objects.Reply, error) {
+			<-hold
+			return objects.Reply{}, nil
+		}
+		b.log.onTurn.Store(&turn)
+		first, second := l.next+1, l.next+2
+		l.next += 2
+		begun := time.Now()
+		l.write(frame.Header{Type: frame.Request, ID: first, Token: token, MS: 500}, "")
+		l.write(frame.Header{Type: frame.Request, ID: second, Token: token, MS: 400}, "")
+		for _, id := range []uint64{first, second} {
+			g := l.want(frame.Err)
+			if g.ID != id || g.Kind != outcome.DeadlineExceeded.String() || id == second && g.Acceptance != outcome.NotAccepted.String() {
+				t.Fatal(g)
+			}
+		}
+		if d := time.Since(begun); d < 500*time.Millisecond || d > long {
+			t.Fatalf("they ended after %v", d)
+		}
+		b.log.onTurn.Store(nil)
+		close(hold)
+	}
+}
