@@ -47,7 +47,7 @@ func TestRelocateCommand(t *testing.T) {
 	}
 	c.do(0, &made, "create", "--actor", "alice", "--type", "ledger", "--at", "n1")
 	c.ledger("--actor", "alice", `{"op":"append","client":"c1","seq":1,"data":"x"}`)
-	c.ledger("--actor", "alice", `{"op":"timer","after_ms":600,"client":"c1","seq":2,"data":"due"}`)
+	c.ledger("--actor", "alice", `{"op":"timer","after_ms":5000,"client":"c1","seq":2,"data":"due"}`)
 
 	var moved struct {
 		OK    bool
