@@ -30,18 +30,18 @@ func nodeUser(rid string) string {
 		publish: { allow: [
 			"$JS.API.INFO"
 			"$JS.API.STREAM.INFO.KV_FABRIC_m_NODES", "$JS.API.STREAM.INFO.KV_FABRIC_m_LOCATION"
-			"$JS.API.STREAM.INFO.KV_FABRIC_m_SUPERVISE", "$JS.API.STREAM.INFO.KV_FABRIC_m_FENCE", "$JS.API.STREAM.INFO.FABRIC_m_RELAY"
+			"$JS.API.STREAM.INFO.KV_FABRIC_m_SUPERVISE", "$JS.API.STREAM.INFO.KV_FABRIC_m_FENCE", "$JS.API.STREAM.INFO.FABRIC_m_RELAY", "$JS.API.STREAM.INFO.FABRIC_m_MOVE"
 			"$JS.API.DIRECT.GET.KV_FABRIC_m_NODES", "$JS.API.DIRECT.GET.KV_FABRIC_m_NODES.>"
 			"$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION", "$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION.>"
 			"$JS.API.DIRECT.GET.KV_FABRIC_m_SUPERVISE", "$JS.API.DIRECT.GET.KV_FABRIC_m_SUPERVISE.>"
-			"$JS.API.DIRECT.GET.FABRIC_m_RELAY", "$JS.API.DIRECT.GET.FABRIC_m_RELAY.>"
+			"$JS.API.DIRECT.GET.FABRIC_m_RELAY", "$JS.API.DIRECT.GET.FABRIC_m_RELAY.>", "$JS.API.DIRECT.GET.FABRIC_m_MOVE"
 			"$KV.FABRIC_m_NODES.lease.*", "$KV.FABRIC_m_NODES.desc.%[1]s", "$KV.FABRIC_m_NODES.probe.%[1]s"
 			"$KV.FABRIC_m_LOCATION.actor.*", "$KV.FABRIC_m_LOCATION.spot.*", "$KV.FABRIC_m_LOCATION.probe.%[1]s"
 			"$KV.FABRIC_m_SUPERVISE.audit.>", "$KV.FABRIC_m_SUPERVISE.probe.%[1]s"
 			"$KV.FABRIC_m_SUPERVISE.worker.%[1]s", "$KV.FABRIC_m_SUPERVISE.marker.%[1]s"
-			"fab.m.relay.first.>", "fab.m.relay.probe.%[1]s", "fab.m.relay.mv.*.*.%[1]s.*", "fab.m.relay.bulk.%[1]s.*"
-			"$JS.API.CONSUMER.CREATE.FABRIC_m_RELAY.*.fab.m.relay.mv.%[1]s.>"
-			"$JS.API.CONSUMER.MSG.NEXT.FABRIC_m_RELAY.>", "$JS.API.CONSUMER.DELETE.FABRIC_m_RELAY.>"
+			"fab.m.relay.first.>", "fab.m.relay.probe.%[1]s", "fab.m.move.to.*.*.%[1]s.*", "fab.m.move.bulk.%[1]s.*"
+			"$JS.API.CONSUMER.CREATE.FABRIC_m_MOVE.*.fab.m.move.to.%[1]s.>"
+			"$JS.API.CONSUMER.MSG.NEXT.FABRIC_m_MOVE.>", "$JS.API.CONSUMER.DELETE.FABRIC_m_MOVE.>"
 			"fab.m.ch.*", "fab.m.node.>", "fab.m.client.>", "_INBOX_session.>"
 		] }
 		subscribe: { allow: [
@@ -218,14 +218,15 @@ func TestPermissions(t *testing.T) {
 		{"n2", "Publish", "$KV.FABRIC_m_NODES.desc.n1", ""},
 		{"n2", "Publish", "$JS.API.STREAM.PURGE.KV_FABRIC_m_NODES", ""},
 		{"n2", "Publish", "$JS.API.STREAM.PURGE.FABRIC_m_RELAY", ""},
+		{"n2", "Publish", "$JS.API.STREAM.PURGE.FABRIC_m_MOVE", ""},
 		{"n2", "Publish", "$KV.FABRIC_m_LOCATION.probe.n1", ""},
 		{"n2", "Publish", "fab.m.chg.nodes.desc.n1", ""},
 		{"n2", "Subscription", "fab.m.node.n1.>", ""},
 		{"n2", "Subscription", "fab.m.ch.echo", ""},
 		{"n2", "Subscription", "fab.m.ch.echo", "mine"},
 		{"n2", "Publish", "$KV.FABRIC_m_SUPERVISE.worker.n1", ""},
-		{"n2", "Publish", "fab.m.relay.mv.n2.1.n1.op", ""},
-		{"n2", "Publish", "$JS.API.CONSUMER.CREATE.FABRIC_m_RELAY.x.fab.m.relay.mv.n1.>", ""},
+		{"n2", "Publish", "fab.m.move.to.n2.1.n1.op", ""},
+		{"n2", "Publish", "$JS.API.CONSUMER.CREATE.FABRIC_m_MOVE.x.fab.m.move.to.n1.>", ""},
 		{"session", "Publish", "fab.m.node.n1.1.obj.msg.actor.alice", ""},
 		{"session", "Publish", "fab.m.call.actor.alice", ""},
 		{"session", "Subscription", "fab.m.session", ""},

@@ -26,7 +26,7 @@ const (
 	slotSize   = 64 << 10
 
 	// movePrefix begins the keys of parts that go through a target's consumer, bulkPrefix those that are fetched.
-	movePrefix = "mv."
+	movePrefix = "to."
 	bulkPrefix = "bulk."
 )
 
@@ -68,7 +68,7 @@ func inboxPrefix(rid string, lifecycle uint64) string {
 	return movePrefix + rid + "." + strconv.FormatUint(lifecycle, 10) + "."
 }
 
-// Relaying is one part on its way to the relay stream.
+// Relaying is one part on its way to the move stream.
 type Relaying struct {
 	done chan struct{}
 	seq  uint64
@@ -126,7 +126,7 @@ func checkRelayTTL(ttl time.Duration) error {
 
 // relayPart publishes one part and lets a goroutine see to it that it is stored.
 func (s *Store) relayPart(ctx context.Context, w *window, key, op, part string, data []byte, ttl time.Duration) *Relaying {
-	sd := &sending{write: write{bucket: s.relay, key: key, blind: true, value: data, opID: op + "." + part, part: part, ttl: ttl}}
+	sd := &sending{write: write{bucket: s.moves, key: key, blind: true, value: data, opID: op + "." + part, part: part, ttl: ttl}}
 	if err := s.checkSize(sd); err != nil {
 		return relayed(err)
 	}
@@ -172,7 +172,7 @@ func (s *Store) ClearRelay(ctx context.Context, to Handover, parts, bulk bool) e
 	}
 	var errs []error
 	for _, key := range keys {
-		_, err := s.write(ctx, write{bucket: s.relay, key: key, blind: true, opID: nuid.Next(), marker: true, ttl: dropTTL})
+		_, err := s.write(ctx, write{bucket: s.moves, key: key, blind: true, opID: nuid.Next(), marker: true, ttl: dropTTL})
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -110,7 +110,7 @@ func (s *Store) FetchBulk(ctx context.Context, from Handover, ref BulkRef) ([]by
 		}
 	)
 	for try := 0; missing > 0; {
-		msgs, more, err := s.readBatch(ctx, s.relay, s.relay.subject+from.bulkKey(), at)
+		msgs, more, err := s.readBatch(ctx, s.moves, s.moves.subject+from.bulkKey(), at)
 		if err != nil {
 			return nil, err
 		}

@@ -33,7 +33,7 @@ type RelayPart struct {
 	Op   string
 	Part string
 	Data []byte
-	// Sequence is that of the part in the relay stream.
+	// Sequence is that of the part in the move stream.
 	Sequence uint64
 }
 
@@ -62,10 +62,10 @@ func (s *Store) OpenRelay(ctx context.Context, rid string, lifecycle uint64, tak
 	if err != nil {
 		return nil, unavailable("open relay", target, err)
 	}
-	filter := s.relay.subject + inboxPrefix(rid, lifecycle) + ">"
+	filter := s.moves.subject + inboxPrefix(rid, lifecycle) + ">"
 	b := &RelayInbox{}
 	b.consumer, err = patiently(ctx, s.nc, func(ctx context.Context) (jetstream.Consumer, error) {
-		return js.OrderedConsumer(ctx, s.relay.stream, jetstream.OrderedConsumerConfig{
+		return js.OrderedConsumer(ctx, s.moves.stream, jetstream.OrderedConsumerConfig{
 			FilterSubjects: []string{filter}, DeliverPolicy: jetstream.DeliverAllPolicy, InactiveThreshold: inboxInactive,
 		})
 	})
@@ -80,7 +80,7 @@ func (s *Store) OpenRelay(ctx context.Context, rid string, lifecycle uint64, tak
 			}))
 	}
 	if err != nil {
-		return nil, unavailable("open relay", target, setupError(ctx, s.nc, "make a consumer of the stream "+s.relay.stream, err))
+		return nil, unavailable("open relay", target, setupError(ctx, s.nc, "make a consumer of the stream "+s.moves.stream, err))
 	}
 	return b, nil
 }
@@ -88,7 +88,7 @@ func (s *Store) OpenRelay(ctx context.Context, rid string, lifecycle uint64, tak
 // relayPartOf reads a message of the consumer; a marker is no part.
 func (s *Store) relayPartOf(m jetstream.Msg) (RelayPart, bool) {
 	p := RelayPart{Part: first(nats.Header(m.Headers()), wire.HeaderPart), Data: m.Data()}
-	tokens := strings.Split(strings.TrimPrefix(m.Subject(), s.relay.subject), ".") // mv, RID, lifecycle, from, op
+	tokens := strings.Split(strings.TrimPrefix(m.Subject(), s.moves.subject), ".") // to, RID, lifecycle, from, op
 	meta, err := m.Metadata()
 	if p.Part == "" || len(tokens) != 5 || err != nil {
 		return p, false

@@ -92,7 +92,7 @@ func TestConformanceRelay(t *testing.T) {
 
 		t.Run("CA-5", func(t *testing.T) {
 			info := relayConsumer(t, tgt, in.Consumer())
-			if info.Config.Durable != "" || info.Config.FilterSubject != "fab.m.relay.mv.tgt.7.>" && !slices.Equal(info.Config.FilterSubjects, []string{"fab.m.relay.mv.tgt.7.>"}) {
+			if info.Config.Durable != "" || info.Config.FilterSubject != "fab.m.move.to.tgt.7.>" && !slices.Equal(info.Config.FilterSubjects, []string{"fab.m.move.to.tgt.7.>"}) {
 				t.Errorf("the consumer is %+v", info.Config)
 			}
 			to := newMove("tgt", 7)
@@ -123,12 +123,12 @@ func TestConformanceRelay(t *testing.T) {
 		t.Run("a lost answer stores no part twice", func(t *testing.T) {
 			to := newMove("tgt", 7)
 			to.From = "src"
-			lost := src.proxy.Arm(fabrictest.Trigger{Subject: src.relay.publish + to.key(), Answer: true, Action: fabrictest.Drop, Times: 3})
+			lost := src.proxy.Arm(fabrictest.Trigger{Subject: src.moves.publish + to.key(), Answer: true, Action: fabrictest.Drop, Times: 3})
 			names := relayAll(t, src, to, 10, []byte("y"))
 			if got := in.wantParts(t, to.Op, 10); !slices.Equal(got, names) || lost.Count() != 3 {
 				t.Errorf("got %v, %d answers lost", got, lost.Count())
 			}
-			if n := relayMessages(t, src, to.key()); n != 10 {
+			if n := moveMessages(t, src, to.key()); n != 10 {
 				t.Errorf("%d messages are stored", n)
 			}
 		})
@@ -136,7 +136,7 @@ func TestConformanceRelay(t *testing.T) {
 		t.Run("a lost sending is sent again", func(t *testing.T) {
 			to := newMove("tgt", 7)
 			to.From = "src"
-			src.proxy.Arm(fabrictest.Trigger{Subject: src.relay.publish + to.key(), Action: fabrictest.Drop, Times: 2})
+			src.proxy.Arm(fabrictest.Trigger{Subject: src.moves.publish + to.key(), Action: fabrictest.Drop, Times: 2})
 			names := relayAll(t, src, to, 6, nil)
 			got := in.wantParts(t, to.Op, 6)
 			slices.Sort(got)
@@ -148,7 +148,7 @@ func TestConformanceRelay(t *testing.T) {
 		t.Run("the source's connection is cut", func(t *testing.T) {
 			to := newMove("tgt", 7)
 			to.From = "src"
-			src.proxy.Arm(fabrictest.Trigger{Subject: src.relay.publish + to.key(), Action: fabrictest.CutAfter, Nth: 5})
+			src.proxy.Arm(fabrictest.Trigger{Subject: src.moves.publish + to.key(), Action: fabrictest.CutAfter, Nth: 5})
 			names := relayAll(t, src, to, 10, nil)
 			got := in.wantParts(t, to.Op, 10)
 			slices.SortFunc(got, func(a, b string) int { return strings.Compare(a, b) })
@@ -180,7 +180,7 @@ func TestConformanceRelay(t *testing.T) {
 			in.wantParts(t, to.Op, 3)
 			name := in.Consumer()
 			js, _ := jetstream.New(src.nc)
-			if err := js.DeleteConsumer(testContext(t), "FABRIC_m_RELAY", name); err != nil {
+			if err := js.DeleteConsumer(testContext(t), "FABRIC_m_MOVE", name); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := src.Relay(testContext(t), to, "after", nil, time.Minute).Wait(testContext(t)); err != nil {
@@ -206,7 +206,7 @@ func TestConformanceRelay(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, key := range []string{to.key(), to.bulkKey()} {
-				fabrictest.Eventually(t, time.Minute, "the marker to go", func() bool { return relayMessages(t, src, key) == 0 })
+				fabrictest.Eventually(t, time.Minute, "the marker to go", func() bool { return moveMessages(t, src, key) == 0 })
 			}
 			_, err := tgt.FetchBulk(briefly(t), to, src.BulkOf(len("state")))
 			if k := outcome.KindOf(err); k != outcome.DataLost && k != outcome.Unavailable {
@@ -223,7 +223,7 @@ func TestConformanceRelay(t *testing.T) {
 			if _, err := src.Relay(testContext(t), to, "p", nil, time.Second).Wait(testContext(t)); err != nil {
 				t.Fatal(err)
 			}
-			fabrictest.Eventually(t, time.Minute, "the part to go", func() bool { return relayMessages(t, src, to.key()) == 0 })
+			fabrictest.Eventually(t, time.Minute, "the part to go", func() bool { return moveMessages(t, src, to.key()) == 0 })
 		})
 
 		t.Run("bulk", func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestConformanceRelay(t *testing.T) {
 				_, _ = r.Read(data)
 				to.From = "src"
 				if size > chunkSize { // and now and then an answer is lost
-					src.proxy.Arm(fabrictest.Trigger{Subject: src.relay.publish + to.bulkKey(), Answer: true, Action: fabrictest.Drop})
+					src.proxy.Arm(fabrictest.Trigger{Subject: src.moves.publish + to.bulkKey(), Answer: true, Action: fabrictest.Drop})
 				}
 				travelled, err := json.Marshal(src.BulkOf(size))
 				if err != nil {
@@ -267,7 +267,7 @@ func relayConsumer(t *testing.T, p party, name string) *jetstream.ConsumerInfo {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := js.Consumer(testContext(t), "FABRIC_m_RELAY", name)
+	c, err := js.Consumer(testContext(t), "FABRIC_m_MOVE", name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestRelayLeaderStepsDown(t *testing.T) {
 			if _, err := under[i-1].Wait(testContext(t)); err != nil { // there is a leader
 				t.Fatal(err)
 			}
-			if _, err := src.nc.Request("$JS.API.STREAM.LEADER.STEPDOWN.FABRIC_m_RELAY", nil, 5*time.Second); err != nil {
+			if _, err := src.nc.Request("$JS.API.STREAM.LEADER.STEPDOWN.FABRIC_m_MOVE", nil, 5*time.Second); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -353,7 +353,7 @@ func TestRelayWindow(t *testing.T) {
 	src := b.member(t, 0, "src", time.Minute)
 	to := newMove("tgt", 7)
 	to.From = "src"
-	held := src.proxy.Arm(fabrictest.Trigger{Subject: src.relay.publish + to.key(), Answer: true, Action: fabrictest.Drop, Times: -1})
+	held := src.proxy.Arm(fabrictest.Trigger{Subject: src.moves.publish + to.key(), Answer: true, Action: fabrictest.Drop, Times: -1})
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
 	var under []*Relaying
@@ -422,9 +422,9 @@ func TestRelayRights(t *testing.T) {
 	user := func(rid string) string {
 		return fmt.Sprintf(`{user: %[1]q, password: "p", permissions: {
 			publish: {allow: [
-				"$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.FABRIC_m_RELAY", "$JS.API.DIRECT.GET.FABRIC_m_RELAY.>",
-				"$JS.API.CONSUMER.CREATE.FABRIC_m_RELAY.*.fab.m.relay.mv.%[1]s.>", "$JS.API.CONSUMER.MSG.NEXT.FABRIC_m_RELAY.>",
-				"$JS.API.CONSUMER.DELETE.FABRIC_m_RELAY.>", "fab.m.relay.mv.*.*.%[1]s.*", "fab.m.relay.bulk.%[1]s.*", "fab.m.relay.probe.%[1]s"
+				"$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.FABRIC_m_MOVE", "$JS.API.DIRECT.GET.FABRIC_m_MOVE.>",
+				"$JS.API.CONSUMER.CREATE.FABRIC_m_MOVE.*.fab.m.move.to.%[1]s.>", "$JS.API.CONSUMER.MSG.NEXT.FABRIC_m_MOVE.>",
+				"$JS.API.CONSUMER.DELETE.FABRIC_m_MOVE.>", "fab.m.move.to.*.*.%[1]s.*", "fab.m.move.bulk.%[1]s.*"
 			]}, subscribe: {allow: ["_INBOX_%[1]s.>"]}}}`, rid)
 	}
 	srv := fabrictest.StartServer(t, fabrictest.WithConfig(`authorization { users = [ {user: "op", password: "p"}, `+user("src")+", "+user("tgt")+` ] }`))
@@ -491,7 +491,7 @@ func TestRelayRights(t *testing.T) {
 		}
 	})
 	refused("a part in another's name", func(context.Context) {
-		_ = src.nc.Publish("fab.m.relay.mv.tgt.7.tgt."+to.Op, nil)
+		_ = src.nc.Publish("fab.m.move.to.tgt.7.tgt."+to.Op, nil)
 	})
-	refused("a purge", func(context.Context) { _ = src.nc.Publish("$JS.API.STREAM.PURGE.FABRIC_m_RELAY", nil) })
+	refused("a purge", func(context.Context) { _ = src.nc.Publish("$JS.API.STREAM.PURGE.FABRIC_m_MOVE", nil) })
 }

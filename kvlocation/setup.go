@@ -43,7 +43,7 @@ const (
 )
 
 // Setup says how the streams of a mesh are to look: the buckets NODES, LOCATION, SUPERVISE and FENCE,
-// and the stream RELAY.
+// and the streams RELAY and MOVE.
 type Setup struct {
 	// Mesh is the name of the mesh: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
 	Mesh string
@@ -69,7 +69,7 @@ type Report struct {
 	Buckets []BucketReport `json:"buckets"`
 }
 
-// BucketReport is one bucket of a Report, or the stream RELAY.
+// BucketReport is one bucket of a Report, or one of the streams RELAY and MOVE.
 type BucketReport struct {
 	Bucket string `json:"bucket"`
 	// Stream is the name of the stream behind it.
@@ -238,11 +238,21 @@ func (s Setup) streams() []jetstream.StreamConfig {
 	if s.records {
 		return streams
 	}
-	// What is handed over may have many parts under one subject. It goes away by TTL, without a marker.
-	relay := bucket(mesh.RelayStream(), "")
-	relay.Name, relay.Subjects = mesh.RelayStream(), []string{mesh.RelayPrefix() + ".>"}
-	relay.MaxMsgsPerSubject, relay.SubjectDeleteMarkerTTL, relay.RePublish = -1, 0, nil
-	return append(streams, bucket(mesh.SuperviseBucket(), changeSupervise), bucket(mesh.FenceBucket(), changeFence), relay)
+	// What stands there may have several parts under one subject. It goes away by TTL, without a marker.
+	plain := func(name, prefix string) jetstream.StreamConfig {
+		cfg := bucket(name, "")
+		cfg.Name, cfg.Subjects = name, []string{prefix + ".>"}
+		cfg.MaxMsgsPerSubject, cfg.SubjectDeleteMarkerTTL, cfg.RePublish = -1, 0, nil
+		return cfg
+	}
+	relay, moves := plain(mesh.RelayStream(), mesh.RelayPrefix()), plain(mesh.MoveStream(), mesh.MovePrefix())
+	// No move relies on it that a part outlives the server (ADR 0034). Replicas keep it without the disk; the server allows the mode
+	// with one copy in a file only, and without batches.
+	moves.AllowAtomicPublish = false
+	if s.Replicas == 1 && !s.Memory {
+		moves.PersistMode = jetstream.AsyncPersistMode
+	}
+	return append(streams, bucket(mesh.SuperviseBucket(), changeSupervise), bucket(mesh.FenceBucket(), changeFence), relay, moves)
 }
 
 // The bucket's token in the subjects of republished changes.
@@ -321,11 +331,9 @@ func (s Setup) bucket(ctx context.Context, nc *nats.Conn, js jetstream.JetStream
 		}
 	}
 	if create && s.SetReplicas && info.Config.Replicas != want.Replicas {
-		cfg := info.Config
-		cfg.Replicas = want.Replicas
 		uctx, cancel := context.WithTimeout(ctx, updateTimeout)
 		defer cancel()
-		if info, err = updateStream(uctx, js, cfg); err != nil {
+		if info, err = setReplicas(uctx, js, info, want); err != nil {
 			return b, s.createError(ctx, nc, want, err)
 		}
 		b.Changed = true
@@ -334,6 +342,21 @@ func (s Setup) bucket(ctx context.Context, nc *nats.Conn, js jetstream.JetStream
 	b.Epoch, _ = epochOf(info.Config.Metadata)
 	b.Drift = compareStreams(want, info.Config)
 	return b, nil
+}
+
+// setReplicas changes the replicas of a stream. A server refuses that together with another way of persisting, so the stream of
+// moves is made anew: what moves under way have there is lost, and its sequences go on, for the consumers' sake.
+func setReplicas(ctx context.Context, js jetstream.JetStream, info *jetstream.StreamInfo, want jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
+	cfg := info.Config
+	cfg.Replicas = want.Replicas
+	if cfg.PersistMode == want.PersistMode {
+		return updateStream(ctx, js, cfg)
+	}
+	cfg.PersistMode, cfg.FirstSeq = want.PersistMode, info.State.LastSeq+1
+	if err := js.DeleteStream(ctx, cfg.Name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, err
+	}
+	return createStream(ctx, js, cfg)
 }
 
 func withMeta(meta map[string]string, key, value string) map[string]string {

@@ -60,6 +60,9 @@ func compareStreams(want, got jetstream.StreamConfig) []Drift {
 	add(republish(got.RePublish) != republish(want.RePublish), true, "republish", republish(want.RePublish), republish(got.RePublish))
 
 	flag("deny_delete", want.DenyDelete, got.DenyDelete, false)
+	// What was acknowledged must be on disk where it counts; where it need not be, it is only slower.
+	add(got.PersistMode != want.PersistMode, want.PersistMode == jetstream.DefaultPersistMode, "persist_mode",
+		want.PersistMode.String(), got.PersistMode.String())
 	add(got.Storage != want.Storage, false, "storage", want.Storage.String(), got.Storage.String())
 	add(got.Replicas != want.Replicas, false, "replicas", strconv.Itoa(want.Replicas), strconv.Itoa(got.Replicas))
 	return ds

@@ -36,7 +36,7 @@ func TestInit(t *testing.T) {
 	set := Setup{Mesh: "m"}
 
 	r, err := Check(ctx, nc, set)
-	if err != nil || r.OK() || len(r.Buckets) != 5 || !r.Buckets[0].Missing {
+	if err != nil || r.OK() || len(r.Buckets) != 6 || !r.Buckets[0].Missing {
 		t.Fatalf("check of nothing: %+v, %v", r, err)
 	}
 	_, err = Open(ctx, nc, Config{Mesh: "m"})
@@ -95,7 +95,7 @@ func TestInitOfOlderMesh(t *testing.T) {
 	wantText(t, err, "FABRIC_m_SUPERVISE", "does not exist", "init")
 
 	r, err := Init(ctx, nc, Setup{Mesh: "m"})
-	if err != nil || !r.OK() || len(r.Buckets) != 5 {
+	if err != nil || !r.OK() || len(r.Buckets) != 6 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	for i, b := range r.Buckets {
@@ -286,4 +286,83 @@ func TestInitReplicas(t *testing.T) {
 		t.Fatal("5 replicas on 3 servers")
 	}
 	wantText(t, err, "replicas 5 need 5 servers", "3")
+}
+
+// TestMoveStream shows how what moves hand over is persisted: with one copy it is acknowledged before it is on disk, and a change of
+// replicas makes the stream anew without setting its sequences back.
+func TestMoveStream(t *testing.T) {
+	t.Parallel()
+	c := fabrictest.StartCluster(t, 3)
+	nc := c.Connect(t)
+	ctx := testContext(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last uint64
+	for _, replicas := range []int{1, 3, 1} {
+		r, err := Init(ctx, nc, Setup{Mesh: "m", Replicas: replicas, SetReplicas: true})
+		if err != nil || !r.OK() {
+			t.Fatalf("%d replicas: %+v, %v", replicas, r, err)
+		}
+		if r, err := Init(ctx, nc, Setup{Mesh: "m", Replicas: replicas, SetReplicas: true}); err != nil || !r.OK() || r.Buckets[5].Changed {
+			t.Errorf("%d replicas, once more: %+v, %v", replicas, r, err)
+		}
+		st, err := js.Stream(ctx, "FABRIC_m_MOVE")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := jetstream.DefaultPersistMode
+		if replicas == 1 {
+			want = jetstream.AsyncPersistMode
+		}
+		if cfg := st.CachedInfo().Config; cfg.PersistMode != want || cfg.Replicas != replicas || cfg.Storage != jetstream.FileStorage {
+			t.Errorf("%d replicas: %+v", replicas, cfg)
+		}
+		ack, err := js.Publish(ctx, "fab.m.move.bulk.n1.op", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ack.Sequence <= last {
+			t.Errorf("%d replicas: sequence %d after %d", replicas, ack.Sequence, last)
+		}
+		last = ack.Sequence
+	}
+}
+
+// TestPersistDrift has streams that persist in another way than they should: records that are acknowledged before they are on disk are
+// refused, moves that are slower than they could be are not.
+func TestPersistDrift(t *testing.T) {
+	t.Parallel()
+	srv := fabrictest.StartServer(t)
+	nc := connect(t, srv.URL())
+	ctx := testContext(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cfg := range (Setup{Mesh: "m", Replicas: 1}).streams() {
+		switch cfg.Name {
+		case "KV_FABRIC_m_LOCATION":
+			cfg.PersistMode, cfg.AllowAtomicPublish = jetstream.AsyncPersistMode, false
+		case "FABRIC_m_MOVE":
+			cfg.PersistMode = jetstream.DefaultPersistMode
+		default:
+			continue
+		}
+		if _, err := js.CreateStream(ctx, cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := Init(ctx, nc, Setup{Mesh: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, dangerous := range map[int]bool{1: true, 5: false} {
+		drift := r.Buckets[i].Drift
+		at := slices.IndexFunc(drift, func(d Drift) bool { return d.Field == "persist_mode" })
+		if at < 0 || drift[at].Dangerous != dangerous {
+			t.Errorf("%s: %+v", r.Buckets[i].Stream, drift)
+		}
+	}
 }

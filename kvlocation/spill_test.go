@@ -16,22 +16,32 @@ import (
 	"natsfabric/outcome"
 )
 
-// relayMessages counts what the relay stream holds of one key's subject.
+// relayMessages counts what the relay stream holds of one key's subject, moveMessages what the stream of moves does.
 func relayMessages(t *testing.T, p party, name string) uint64 {
+	t.Helper()
+	return messages(t, p, p.relay, name)
+}
+
+func moveMessages(t *testing.T, p party, name string) uint64 {
+	t.Helper()
+	return messages(t, p, p.moves, name)
+}
+
+func messages(t *testing.T, p party, b *bucket, name string) uint64 {
 	t.Helper()
 	js, err := jetstream.New(p.nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := js.Stream(testContext(t), "FABRIC_m_RELAY")
+	st, err := js.Stream(testContext(t), b.stream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := st.Info(testContext(t), jetstream.WithSubjectFilter(p.relay.subject+name))
+	info, err := st.Info(testContext(t), jetstream.WithSubjectFilter(b.subject+name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return info.State.Subjects[p.relay.subject+name]
+	return info.State.Subjects[b.subject+name]
 }
 
 // again is a pointer as another process reads it from a record.

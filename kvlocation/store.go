@@ -55,9 +55,10 @@ type Store struct {
 	supervise *bucket
 	fence     *bucket
 	relay     *bucket
+	moves     *bucket
 	identity  identity
 	mux       *mux
-	parts     window // of moves, on their way to the relay stream
+	parts     window // of moves, on their way to the move stream
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
@@ -66,7 +67,7 @@ type Store struct {
 	once    sync.Once
 }
 
-// bucket spells the subjects of one bucket, or of the relay stream, whose subjects are keys behind a prefix of its own.
+// bucket spells the subjects of one bucket, or of the streams RELAY and MOVE, whose subjects are keys behind a prefix of their own.
 type bucket struct {
 	name    string
 	stream  string
@@ -91,8 +92,9 @@ func (s *Store) newBucket(name string) *bucket {
 	return b
 }
 
-func (s *Store) newRelay() *bucket {
-	name, subject := s.mesh.RelayStream(), s.mesh.RelayPrefix()+"."
+// newStream is a stream that is no bucket.
+func (s *Store) newStream(name, prefix string) *bucket {
+	subject := prefix + "."
 	return &bucket{name: name, stream: name, subject: subject, publish: subject, direct: s.api + "DIRECT.GET." + name}
 }
 
@@ -135,7 +137,8 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Store, error) {
 	s.nodes = s.newBucket(s.mesh.NodesBucket())
 	s.supervise = s.newBucket(s.mesh.SuperviseBucket())
 	s.fence = s.newBucket(s.mesh.FenceBucket())
-	s.relay = s.newRelay()
+	s.relay = s.newStream(s.mesh.RelayStream(), s.mesh.RelayPrefix())
+	s.moves = s.newStream(s.mesh.MoveStream(), s.mesh.MovePrefix())
 	s.parts = newWindow(relaySlots)
 	s.identity.lost = make(chan struct{})
 	for _, b := range []*bucket{s.nodes, s.location, s.supervise, s.fence} {
@@ -158,7 +161,7 @@ func (s *Store) Close() error {
 		s.closing.Lock()
 		s.cancel()
 		s.closing.Unlock()
-		for _, b := range []*bucket{s.location, s.nodes, s.supervise, s.fence, s.relay} {
+		for _, b := range []*bucket{s.location, s.nodes, s.supervise, s.fence, s.relay, s.moves} {
 			b.confirm.close()
 		}
 		s.mux.close()

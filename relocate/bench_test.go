@@ -163,7 +163,7 @@ func rawBulk(b *testing.B, n1, n2 *node, size, round int) time.Duration {
 	if err != nil {
 		b.Fatal(err)
 	}
-	subject := fmt.Sprintf("fab.m.relay.raw.%d", round)
+	subject := fmt.Sprintf("fab.m.move.raw.%d", round)
 	data := make([]byte, chunk)
 	begun := time.Now()
 	for range size / chunk {
@@ -172,7 +172,7 @@ func rawBulk(b *testing.B, n1, n2 *node, size, round int) time.Duration {
 		}
 	}
 	<-js.PublishAsyncComplete()
-	cons, err := js2.OrderedConsumer(ctx, "FABRIC_m_RELAY", jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
+	cons, err := js2.OrderedConsumer(ctx, "FABRIC_m_MOVE", jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -487,7 +487,7 @@ func ca5(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := js.Stream(b.ctx(), "FABRIC_m_RELAY")
+	stream, err := js.Stream(b.ctx(), "FABRIC_m_MOVE")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -531,7 +531,7 @@ func ca5(t *testing.T) {
 	}
 	fabrictest.Eventually(t, long, "10 moves have left no consumer", one)
 	fabrictest.Eventually(t, long, "the relay is cleared", func() bool {
-		info, err := stream.Info(b.ctx(), jetstream.WithSubjectFilter("fab.m.relay.>"))
+		info, err := stream.Info(b.ctx(), jetstream.WithSubjectFilter("fab.m.move.>"))
 		return err == nil && info.State.Msgs == uint64(len(info.State.Subjects)) // one marker for each, which goes by its TTL
 	})
 }

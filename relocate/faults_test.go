@@ -19,7 +19,7 @@ const locationWrites = "$KV.FABRIC_m_LOCATION.actor.>"
 
 // part selects one part of the relay, on the way from its source.
 func part(name string) fabrictest.Trigger {
-	return fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.relay.mv.>", Match: func(m fabrictest.Message) bool {
+	return fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.move.to.>", Match: func(m fabrictest.Message) bool {
 		return m.Headers().Get("Fabric-Part") == name
 	}}
 }

@@ -24,7 +24,7 @@ func TestBulkBesideSmall(t *testing.T) {
 		}
 	}
 	// The last chunk waits: all that time the small one must come through.
-	chunk := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.relay.bulk.>", Nth: 60, Action: fabrictest.HoldAlone})
+	chunk := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.move.bulk.>", Nth: 60, Action: fabrictest.HoldAlone})
 	v := n1.begin(big, "n2")
 	chunk.Wait(t)
 	n1.move(small, "n2")
@@ -89,7 +89,7 @@ func TestMovesLeaveNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := js.Stream(b.ctx(), "FABRIC_m_RELAY")
+	stream, err := js.Stream(b.ctx(), "FABRIC_m_MOVE")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@
 //	fab.<mesh>.admin.<verb>                           operator requests
 //	fab.<mesh>.chg.<bucket>.<key...>                  republished changes of a bucket
 //	fab.<mesh>.relay.>                                subjects of the relay stream
+//	fab.<mesh>.move.>                                 subjects of the move stream
 //
 // # The reply subject carries what the receiver must know
 //

@@ -37,7 +37,7 @@ const (
 	HeaderChain = "Fabric-Chain"
 	// HeaderOps lists, separated by spaces, the operation IDs of a shared key's last eight writes, the newest last.
 	HeaderOps = "Fabric-Ops"
-	// HeaderPart says which part of a move a message of the relay stream is.
+	// HeaderPart says which part of a move a message of the move stream is.
 	HeaderPart = "Fabric-Part"
 	// HeaderWrite counts the writes of a shared key.
 	HeaderWrite = "Fabric-Write"
@@ -92,7 +92,13 @@ func (m Mesh) SuperviseBucket() string { return "FABRIC_" + string(m) + "_SUPERV
 // FenceBucket holds leadership terms, the right to fence, and confirmations that something is fenced.
 func (m Mesh) FenceBucket() string { return "FABRIC_" + string(m) + "_FENCE" }
 
-// RelayStream holds what is handed from one process run to another: moves, and first messages too large for a record.
+// MoveStream holds what moves hand from one process run to another.
+func (m Mesh) MoveStream() string { return "FABRIC_" + string(m) + "_MOVE" }
+
+// MovePrefix is the prefix of the move stream's subjects, without a final dot.
+func (m Mesh) MovePrefix() string { return m.prefix() + "move" }
+
+// RelayStream holds creation inputs and first messages too large for a record.
 func (m Mesh) RelayStream() string { return "FABRIC_" + string(m) + "_RELAY" }
 
 // RelayPrefix is the prefix of the relay stream's subjects, without a final dot.
