@@ -20,41 +20,42 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // wanted are the metrics of each result that a full run has.
 var wanted = map[string][]string{
-	"channel":             timed,
-	"send":                timed,
-	"send-unconfirmed":    {"allocs", "delivered", "throughput"},
-	"store":               timed,
-	"store-kv":            timed,
-	"mesh":                timed,
-	"mesh-floor":          timed,
-	"mesh-transport":      timed,
-	"actor":               timed,
-	"actor-mesh":          timed,
-	"actor-mesh-floor":    timed,
-	"actor-local":         {"allocs", "fairness", "max", "p50", "p99", "throughput"},
-	"actor-local-send":    {"allocs", "delivered", "fairness", "throughput"},
-	"create":              timed,
-	"create-fresh":        timed,
-	"activate":            timed,
-	"activate-fresh":      timed,
-	"hot":                 paced,
-	"hot-control":         loaded,
-	"hot-local":           paced,
-	"hot-local-control":   loaded,
-	"relocate":            timed,
-	"relocate-beside":     {"allocs", "load", "max", "p50", "p99", "throughput"},
-	"relocate-bulk":       slices.Sorted(slices.Values(slices.Concat(timed, timed))), // of two sizes
-	"relocate-3-servers":  timed,
-	"follow":              loaded,
-	"drain":               {"throughput"},
-	"drain-others":        paced,
-	"session":             timed,
-	"guard-key":           timed,
-	"guard-stream":        timed,
-	"idle":                {"msgs_in", "msgs_out"},
-	"idle-objects":        {"heap", "throughput"},
-	"idle-stream":         paced,
-	"idle-stream-control": paced,
+	"channel":              timed,
+	"send":                 timed,
+	"send-unconfirmed":     {"allocs", "delivered", "throughput"},
+	"store":                timed,
+	"store-kv":             timed,
+	"mesh":                 timed,
+	"mesh-floor":           timed,
+	"mesh-transport":       timed,
+	"actor":                timed,
+	"actor-mesh":           timed,
+	"actor-mesh-floor":     timed,
+	"actor-local":          {"allocs", "fairness", "max", "p50", "p99", "throughput"},
+	"actor-local-send":     {"allocs", "delivered", "fairness", "throughput"},
+	"create":               timed,
+	"create-fresh":         timed,
+	"activate":             timed,
+	"activate-fresh":       timed,
+	"hot":                  paced,
+	"hot-control":          loaded,
+	"hot-local":            paced,
+	"hot-local-control":    loaded,
+	"relocate":             timed,
+	"relocate-beside":      {"allocs", "load", "max", "p50", "p99", "throughput"},
+	"relocate-bulk":        slices.Sorted(slices.Values(slices.Concat(timed, timed))), // of two sizes
+	"relocate-3-servers":   timed,
+	"follow":               loaded,
+	"drain":                {"throughput"},
+	"drain-others":         paced,
+	"drain-others-control": paced,
+	"session":              timed,
+	"guard-key":            timed,
+	"guard-stream":         timed,
+	"idle":                 {"msgs_in", "msgs_out"},
+	"idle-objects":         {"heap", "throughput"},
+	"idle-stream":          paced,
+	"idle-stream-control":  paced,
 }
 
 var (
@@ -113,7 +114,7 @@ func checkResult(t *testing.T, scenario, metric string, r map[string]any) {
 		payload, callers = 1024, 1
 	case "drain":
 		payload, callers = 64, 0
-	case "drain-others":
+	case "drain-others", "drain-others-control":
 		callers = 8
 	case "idle":
 		return // nothing may happen in a window this short

@@ -172,10 +172,14 @@ func (r *callerRole) callerWork(ctx context.Context, k sliceKey) (work, error) {
 	case k.Do == doRequest && k.Side == fabricSide:
 		return requestWork(r.node.Channel(echoChannel), data), nil
 	case (k.Do == doRequest || k.Do == doActor || k.Do == doHot) && k.Side == rawSide:
-		return rawRequestWork(r.raw, data), nil
+		return rawRequestWork(r.raw, rawEcho, data), nil
 	case k.Do == doStream && k.Side == rawSide:
-		w := rawRequestWork(r.raw, data)
+		w := rawRequestWork(r.raw, rawEcho, data)
 		w.every = pace(k.Callers, streamPace)
+		return w, nil
+	case k.Do == doOthers && k.Side == rawSide:
+		w := rawRequestWork(r.raw, directOf(memberRID(othersAt)), data)
+		w.every = pace(k.Callers, othersPace)
 		return w, nil
 	case k.Do == doSend && k.Side == fabricSide:
 		ch := r.node.Channel(noteChannel)
@@ -210,9 +214,9 @@ func (r *callerRole) callerWork(ctx context.Context, k sliceKey) (work, error) {
 
 func unknownWork(k sliceKey) error { return fmt.Errorf("%s does not %q", k.Side, k.Do) }
 
-func rawRequestWork(nc *nats.Conn, data []byte) work {
+func rawRequestWork(nc *nats.Conn, subject string, data []byte) work {
 	return work{op: func(int) error {
-		m, err := nc.Request(rawEcho, data, rawTimeout)
+		m, err := nc.Request(subject, data, rawTimeout)
 		if err != nil {
 			return err
 		}

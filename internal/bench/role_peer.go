@@ -105,9 +105,9 @@ func (r *peerRole) peerWork(ctx context.Context, k sliceKey) (work, error) {
 	case externalSide:
 		return requestWork(r.outside.Channel(echoChannel), data), nil
 	case floorSide:
-		return rawRequestWork(r.rawInside, data), nil
+		return rawRequestWork(r.rawInside, rawEcho, data), nil
 	case rawSide:
-		return rawRequestWork(r.rawOutside, data), nil
+		return rawRequestWork(r.rawOutside, rawEcho, data), nil
 	}
 	return work{}, unknownWork(k)
 }

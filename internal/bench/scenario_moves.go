@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 )
 
@@ -175,8 +174,10 @@ func runDrain(ctx context.Context, r *run) error {
 	r.setup("drain", s, fmt.Sprintf("file storage, 1 replica; member processes, one caller process; one connection per side: %s", c.Connection),
 		fmt.Sprintf("a member moves %d idle Actors with 64 bytes of state to another one; one operation is one Actor; %d members are drained in turn", objects, drains),
 		fmt.Sprintf("compare-and-set publishes by hand, 64 callers, divided by the %d record writes that a move makes", drainMoves))
-	r.setup("drain-others", s, fmt.Sprintf("requests to %d Actors of a third member, %d a second by %d callers, 16 bytes", drainOthers, othersPace, drainCallers),
-		"while members are drained", "before")
+	common := fmt.Sprintf("requests to %d Actors of a third member, %d a second by %d callers, 16 bytes", drainOthers, othersPace, drainCallers)
+	r.setup("drain-others", s, common, "while members are drained", "before")
+	r.setup("drain-others-control", s, common, "while members are drained",
+		"raw requests at the same pace to a plain subscription of the third member's process, while members are drained: what the machine alone does")
 	others := sliceKey{Do: doOthers, Side: fabricSide, Payload: 16, Callers: drainCallers, Objects: drainOthers}
 	if err := r.wait(ctx, caller, "others", others); err != nil {
 		return err
@@ -188,7 +189,9 @@ func runDrain(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	var drained, raw, beside []Sample
+	control := others
+	control.Side = rawSide
+	var drained, raw, beside, machine []Sample
 	for i := range drains {
 		if i > 0 { // one that was drained takes nothing more
 			if _, err := r.mover(ctx, s, i+1); err != nil {
@@ -208,18 +211,19 @@ func runDrain(ctx context.Context, r *run) error {
 			return err
 		}
 		var took time.Duration
-		meanwhile, err := roundsWhile(ctx, []side{r.side(caller, others)}, func(ctx context.Context) error {
+		meanwhile, err := roundsWhile(ctx, []side{r.side(caller, others), r.side(caller, control)}, func(ctx context.Context) error {
 			return commander.call(ctx, "drain", i, &took)
 		})
 		if err != nil {
 			return err
 		}
 		drained = append(drained, Sample{Throughput: float64(objects) / took.Seconds()})
-		beside = append(beside, slices.Concat(meanwhile[fabricSide])...)
+		beside = append(beside, meanwhile[fabricSide]...)
+		machine = append(machine, meanwhile[rawSide]...)
 	}
 	r.add("drain", 64, 0, drained, raw)
-	n := min(len(beside), len(still[fabricSide]))
-	r.add("drain-others", 16, drainCallers, beside[:n], still[fabricSide][:n])
+	r.add("drain-others", 16, drainCallers, beside, baseline(still[fabricSide], len(beside)))
+	r.add("drain-others-control", 16, drainCallers, beside, machine)
 	return nil
 }
 
