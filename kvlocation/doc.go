@@ -4,7 +4,7 @@
 //
 // # Overview
 //
-// [Init] makes the streams of a mesh (the buckets NODES, LOCATION, SUPERVISE and FENCE, and the stream RELAY), [Check]
+// [Init] makes the streams of a mesh (the buckets NODES, LOCATION, SUPERVISE and FENCE, and the streams RELAY and MOVE), [Check]
 // compares them with what they should be, [Open] opens them for a program.
 //
 //   - Objects: an [Entry] is what an object's key holds at one revision. [Store.Create], [Store.Ready],
@@ -99,7 +99,8 @@
 //   - A directory is behind the store by the way of a notice, or by its interval when a notice was lost. Whoever is on
 //     the list may be gone: that is for the peers to find out.
 //   - A mesh has at most [MaxMembers] descriptors, those of nodes that are gone and not forgotten included.
-//   - What the store acknowledged is as durable as the servers keep it: see the settings in the project's scripts.
+//   - What the store acknowledged is as durable as the servers keep it: see the settings in the project's scripts. What moves hand over
+//     need not outlive a single server.
 //
 // # Failure handling
 //
