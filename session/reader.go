@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// patience is how long a reader that brings a request to its Actor itself leaves the client's next frame unread.
-	patience = 20 * time.Millisecond
+	// readerPatience is how long a reader that brings a request to its Actor itself leaves the client's next frame unread.
+	readerPatience = 20 * time.Millisecond
 	// apart is how many requests of a binding go to workers, after one that took longer.
 	apart = 1000
 )
 
 // reader reads the frames of a client behind a WebSocket. While no other frame waits it brings a request to its Actor
-// itself, which saves a change of goroutines; when that takes longer than patience another goroutine goes on reading.
+// itself, which saves a change of goroutines; when that takes longer than readerPatience another goroutine goes on reading.
 type reader struct {
 	s  *Service
 	c  *session
@@ -74,9 +74,9 @@ func (r *reader) work(number int, j job) bool {
 	r.mu.Lock()
 	r.working = true
 	if r.takes == nil {
-		r.takes = time.AfterFunc(patience, r.takeOver)
+		r.takes = time.AfterFunc(r.s.patience, r.takeOver)
 	} else {
-		r.takes.Reset(patience)
+		r.takes.Reset(r.s.patience)
 	}
 	r.mu.Unlock()
 	j.t.work(j.op)
