@@ -108,6 +108,11 @@ const opBind = "bind"
 
 // denied is what a client hears of an authenticator's or authorizer's error.
 func (s *Service) denied(ctx context.Context, op string, err error) *outcome.Error {
+	level := zap.InfoLevel
+	if op == opBind {
+		level = zap.DebugLevel // a client may ask as often as it likes
+	}
+	s.log.Log(level, "a client was refused", zap.String("operation", op), zap.Error(err))
 	var e *outcome.Error
 	switch {
 	case errors.As(err, &e):
@@ -117,7 +122,6 @@ func (s *Service) denied(ctx context.Context, op string, err error) *outcome.Err
 	case ctx.Err() != nil:
 		return outcome.New(op, outcome.DeadlineExceeded, outcome.NotAccepted, "", "the node did not decide in time")
 	}
-	s.log.Info("a client was refused", zap.String("operation", op), zap.Error(err))
 	text := "the client may not open a session"
 	if op == opBind {
 		text = "the client may not bind to the Actor"

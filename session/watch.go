@@ -3,9 +3,11 @@ package session
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"natsfabric/objects"
+	"natsfabric/outcome"
 )
 
 // compareMost is how many bindings of either side one comparison names.
@@ -83,24 +85,32 @@ func (s *Service) check(at run, ties []*tie) {
 		}
 	}
 	// The Actor has moved; or it has let the session go while this node was taken for gone, and nobody could be told.
-	s.eachTie(missing, func(ctx context.Context, t *tie) { _ = t.ask(ctx) }) // what it finds out is told to the client
+	s.eachTie(missing, func(ctx context.Context, t *tie) error { return t.ask(ctx) }) // what it finds out is told to the client
 }
 
-// eachTie calls f for ties, for some at the same time.
-func (s *Service) eachTie(ties []*tie, f func(ctx context.Context, t *tie)) {
+// eachTie calls f for ties, for some at the same time. When as many have had no answer it leaves the rest to the next round:
+// a store that is silent would keep the comparison with other nodes waiting.
+func (s *Service) eachTie(ties []*tie, f func(ctx context.Context, t *tie) error) {
 	const concurrency = 64
+	var silent atomic.Int64
 	var wg sync.WaitGroup
 	next := make(chan *tie)
 	for range min(concurrency, len(ties)) {
 		wg.Go(func() {
 			for t := range next {
 				ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
-				f(ctx, t)
+				switch outcome.KindOf(f(ctx, t)) {
+				case outcome.Unavailable, outcome.DeadlineExceeded:
+					silent.Add(1)
+				}
 				cancel()
 			}
 		})
 	}
 	for _, t := range ties {
+		if silent.Load() >= concurrency {
+			break
+		}
 		next <- t
 	}
 	close(next)
@@ -122,7 +132,7 @@ func (s *Service) nodeGone(at run, ties []*tie) {
 	for _, b := range s.bound.of(at, 0) {
 		s.endBinding(b, ReasonNodeGone, "")
 	}
-	s.eachTie(ties, func(ctx context.Context, t *tie) { _ = t.lookUp(ctx, objects.Place{}) }) // what it finds out is told to the client
+	s.eachTie(ties, func(ctx context.Context, t *tie) error { return t.lookUp(ctx, objects.Place{}) }) // what it finds out is told to the client
 }
 
 // leaveBindings ends the bindings of the Actors here, because the node stops.

@@ -1,10 +1,13 @@
 package session
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"natsfabric/fabrictest"
+	"natsfabric/outcome"
 	"natsfabric/session/internal/frame"
 )
 
@@ -27,5 +30,28 @@ func TestTakenForGone(t *testing.T) {
 	compared.Wait(t)
 	if g := l.call(frame.Request, bound.Token, "add"); g.Type != frame.OK || n1.stats.confirms.Load() != before {
 		t.Fatalf("a binding that is there was asked for %d times: %v", n1.stats.confirms.Load()-before, g)
+	}
+}
+
+// TestSilentStore: while nobody answers, the look after thousands of bindings ends after some of them, so that a round of
+// comparisons is not held up; while somebody does, all are looked after.
+func TestSilentStore(t *testing.T) {
+	t.Parallel()
+	s := &Service{ctx: t.Context()}
+	for _, c := range []struct {
+		err    error
+		atMost int64
+	}{
+		{nil, 5000}, {errGone(objectsRef{ID: "a"}), 5000},
+		{outcome.New("", outcome.Unavailable, outcome.NotAccepted, "", "silent"), 200}, {context.DeadlineExceeded, 200},
+	} {
+		var asked atomic.Int64
+		s.eachTie(make([]*tie, 5000), func(context.Context, *tie) error {
+			asked.Add(1)
+			return c.err
+		})
+		if n := asked.Load(); n > c.atMost || n < min(c.atMost, 64) {
+			t.Errorf("%v: %d were looked after, want at most %d", c.err, n, c.atMost)
+		}
 	}
 }
