@@ -197,6 +197,9 @@ func (c *crash) strike(t *testing.T) {
 			c.leader = c.Cluster.StreamLeader(t, "KV_FABRIC_m_LOCATION")
 		}
 		c.leader.Kill()
+		for _, ways := range []bed.Proxies{v.Proxies, c.ways} { // what they keep would hide the end of the connection
+			ways.Apply(fabrictest.Cut)
+		}
 	case c.fault == killed:
 		v.Kill9()
 	case c.fault == frozen:
