@@ -142,6 +142,8 @@ func TestTransitions(t *testing.T) {
 	fencing.Phase, fencing.Term, fencing.Claim = PhaseFencing, rev, &Claim{By: b, Attempt: 2}
 	said := fencing
 	said.Tries = []Try{{Attempt: 2, Device: "power", Answer: Fenced}}
+	earlier := fencing
+	earlier.Tries = []Try{{Attempt: 1, Device: "power", Answer: Fenced}}
 	fenced := ledRec
 	fenced.Phase, fenced.Term, fenced.Confirmed = PhaseFenced, rev, &Confirmation{How: ByDevice}
 	vacant := fenced
@@ -188,6 +190,7 @@ func TestTransitions(t *testing.T) {
 		{"confirmation without an answer", fencing, confirm{run: "b0", devices: []string{"power"}}, ""},
 		{"confirmation of half a level", said, confirm{run: "b0", devices: []string{"power", "disk"}}, ""},
 		{"confirmation of another level", said, confirm{run: "b0", level: 1, devices: []string{"power"}}, ""},
+		{"confirmation by an answer of an earlier attempt", earlier, confirm{run: "b0", devices: []string{"power"}}, ""},
 		{"confirmation of nothing", said, confirm{run: "b0"}, ""},
 		{"confirmation without the right", said, confirm{run: "c0", devices: []string{"power"}}, ""},
 		{"a person's word", fencing, vouch{node: "a", by: "me", reason: "saw it"}, PhaseFenced},

@@ -328,6 +328,61 @@ func TestDeviceThatDoesNotReturn(t *testing.T) {
 	promoted(t, got)
 }
 
+// watching is a device that looks at the record while it is told to act, and takes its time.
+type watching struct {
+	*fencetest.Device
+	took  time.Duration
+	store *kvlocation.Store
+
+	mu   sync.Mutex
+	seen []fence.Leadership
+}
+
+func (w *watching) Fence(ctx context.Context, t fence.Target) fence.Report {
+	all, err := fence.Leaderships(ctx, w.store, 0)
+	if err != nil || len(all) != 1 {
+		return fence.Report{Detail: fmt.Sprint(all, err)}
+	}
+	w.mu.Lock()
+	w.seen = append(w.seen, all[0].Leadership)
+	w.mu.Unlock()
+	select {
+	case <-time.After(w.took):
+	case <-ctx.Done():
+		return fence.Report{Detail: "no time"}
+	}
+	return w.Device.Fence(ctx, t)
+}
+
+// FE-5, FE-9. What a device is about to do stands in the record before it does it, and the right to fence lasts for a device
+// that takes longer than a term: nobody takes it over meanwhile, and the first attempt succeeds.
+func TestRightLastsForTheDevice(t *testing.T) {
+	t.Parallel()
+	servers, _ := startMesh(t, 1)
+	dev := &watching{Device: fencetest.New("power", nil), took: 3 * time.Second, store: openStore(t, servers[0].URL(), "tool")}
+	level := fence.Level{{Device: dev, Timeout: 20 * time.Second}}
+	silent(t, servers[0], fenced("a", level))
+	b, c := candidate(t, servers[0].URL(), fenced("b", level)), candidate(t, servers[0].URL(), fenced("c", level))
+	gotB, gotC := standby(t, b), standby(t, c)
+	select {
+	case <-gotB:
+	case <-gotC:
+	case <-time.After(40 * time.Second):
+		t.Fatal("nobody was promoted")
+	}
+	if b, c := b.Snapshot(), c.Snapshot(); b.FenceFailures+c.FenceFailures > 0 || b.Fenced+c.Fenced != 1 {
+		t.Errorf("fenced %d times, failed %d times", b.Fenced+c.Fenced, b.FenceFailures+c.FenceFailures)
+	}
+	dev.mu.Lock()
+	defer dev.mu.Unlock()
+	if len(dev.seen) != 1 {
+		t.Fatalf("the device was told %d times", len(dev.seen))
+	}
+	if l := dev.seen[0]; l.Phase != fence.PhaseFencing || l.Claim.Device != "power" || l.Claim.Attempt != 1 {
+		t.Errorf("while the device acts the record says %+v, claim %+v", l, l.Claim)
+	}
+}
+
 // bomb is a device that panics.
 type bomb struct{ *fencetest.Device }
 

@@ -239,8 +239,9 @@ func TestLongestRetention(t *testing.T) {
 func TestSlowCollectionShortensNoCommand(t *testing.T) {
 	t.Parallel()
 	b, p := newBed(t), fast()
-	p.CommandLimit, p.LaunchWindow = time.Second, 2*time.Second
-	p.CollectLimit = p.until() + settleTime - 500*time.Millisecond
+	p.CommandLimit, p.LaunchWindow = 2*time.Second, 2*time.Second
+	const rest = 500 * time.Millisecond // of a context that began before the collection
+	p.CollectLimit = p.until() + settleTime - rest
 	p.LockTTL = p.CollectLimit + 2*p.LaunchWindow + p.CommandLimit
 	left := make(chan time.Duration, 10)
 	cfg := config(p, RestartFunc(func(ctx context.Context, o Order) Result {
@@ -256,7 +257,7 @@ func TestSlowCollectionShortensNoCommand(t *testing.T) {
 	b.monitor(t, cfg)
 	select {
 	case d := <-left:
-		if d < p.CommandLimit*7/10 {
+		if d <= rest {
 			t.Errorf("the command is given %v, its limit is %v", d, p.CommandLimit)
 		}
 	case <-time.After(2 * time.Minute):
@@ -314,8 +315,8 @@ func TestCloseWaitsForTheCommand(t *testing.T) {
 	go func() { m.Close(); close(closed) }()
 	close(goOn)
 	<-closed
-	if c := b.caseOf(t, "w"); c.Attempts[0].Outcome != Done || c.Attempts[0].Detail != "slowly" {
-		t.Errorf("attempt %+v", c.Attempts[0])
+	if a := b.caseOf(t, "w").last(); a.Outcome != Done || a.Detail != "slowly" {
+		t.Errorf("attempt %+v", a)
 	}
 	m.Close()
 }

@@ -136,6 +136,7 @@ func TestWrongClocks(t *testing.T) {
 	}
 	t.Parallel()
 	b, p := newBed(t), fast()
+	p.HungAfter, p.Persistence = 2*time.Second, 3*time.Second // the worker works, as often as the machine lets it
 	c, d := b.child(t, "w", p)
 	bin := fabrictest.BuildWithClock(t, "./testdata/monitor")
 	policy, err := json.Marshal(p)
@@ -179,6 +180,7 @@ func TestLeaderChange(t *testing.T) {
 	t.Parallel()
 	cluster := fabrictest.StartCluster(t, 3)
 	b, p := bedAt(t, cluster.URL(), 3), fast()
+	p.Breaker = 1 // the worker does not come back, and the test may be slow to see the first restart
 	var ran atomic.Int32
 	j := &journal{do: func(Order) Result { ran.Add(1); return Result{Done, ""} }}
 	a := &alerts{}
@@ -192,7 +194,7 @@ func TestLeaderChange(t *testing.T) {
 	j.wait(t, 1)
 	fabrictest.Eventually(t, readyIn, "the outcome in the store", func() bool {
 		all, err := Incidents(testContext(t), b.sh, "w")
-		return err == nil && len(all) == 1 && len(all[0].Attempts) == 1 && all[0].Attempts[0].Outcome == Done
+		return err == nil && len(all) == 1 && all[0].last() != nil && all[0].last().Outcome == Done
 	})
 	if n := ran.Load(); n != 1 {
 		t.Errorf("%d restarts around a leader change", n)

@@ -58,7 +58,7 @@ func TestCall(t *testing.T) {
 		// It may come a little late.
 		v, err := Call(ctx, &l, "a", time.Second, func(ctx context.Context) (int, error) {
 			<-ctx.Done()
-			time.Sleep(time.Second / 2)
+			<-time.After(time.Second / 2)
 			return 3, nil
 		})
 		if v != 3 || err != nil || l.Out() != 0 {
