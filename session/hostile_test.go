@@ -109,7 +109,7 @@ func TestBindStorm(t *testing.T) {
 	other := n1.dial("bob")
 	its := other.bind("actor/bob")
 	l := n1.dial("ann")
-	const binds = 4000
+	const binds = 2000
 	answered := make([]bool, binds+1)
 	var open int
 	go func() {

@@ -53,8 +53,8 @@ func TestReaderHandsOver(t *testing.T) {
 	}
 	b.log.onTurn.Store(&echo)
 	n2.actor("alice")
-	for round := range 150 {
-		n1.patience = time.Duration(round*10) * time.Microsecond
+	for round := range 40 {
+		n1.patience = time.Duration(round*30) * time.Microsecond
 		l := n1.dial("ann")
 		for range 3 { // a new binding begins with the reader again
 			token := l.bind("actor/alice").Token
