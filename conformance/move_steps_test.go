@@ -26,8 +26,8 @@ type moveStep struct {
 	by string
 	// where is that of the message.
 	where string
-	// Exactly one of these says what is meant: a write of the record, a question (docs/relocation.md), a part of the
-	// relay, code, or a state that cannot be restored.
+	// One of these says what is meant: a write of the record, a question or a part of what is handed over
+	// (docs/relocation.md; both for what goes one way or the other), or code.
 	write, verb, part string
 	code              journal.What
 	// soon: the other side goes on by itself after a second or two, so the fault must follow at once.
@@ -92,9 +92,10 @@ func question(name, by, verb string, soon ...string) (steps []moveStep) {
 	return steps
 }
 
-func relayed(name, part string, soon bool, wheres ...string) (steps []moveStep) {
+// relayed is what the source hands over: a part on the moves' stream, or, where it is given, a question that takes it along.
+func relayed(name, part, verb string, soon bool, wheres ...string) (steps []moveStep) {
 	for _, where := range wheres {
-		steps = append(steps, moveStep{name: name, by: source, where: where, part: part, soon: soon})
+		steps = append(steps, moveStep{name: name, by: source, where: where, part: part, verb: verb, soon: soon})
 	}
 	return steps
 }
@@ -113,12 +114,11 @@ var moveSteps = func() (all []moveStep) {
 		question("asking for a place", source, "reserve", before, after),
 		moveWrite("preparing write", source, "preparing", before, late, after),
 		{{name: "running turn at the seal", by: source, code: journal.Turn}, {name: "capture", by: source, code: journal.Capture}},
-		relayed("cargo", "cargo", false, before, late, after),
-		question("asking for relay-ready", source, "ready"),
+		relayed("cargo and asking for relay-ready", "cargo", "ready", false, before, late, after),
 		{{name: "factory", by: target, code: journal.Factory}, {name: "restore", by: target, code: journal.Restore}},
 		moveWrite("accepted write", source, "accepted", before, late, after),
-		held(relayed("held message", "held-1", true, before, late)),
-		relayed("cutover marker", "cut", true, before, late, after),
+		held(relayed("cutover marker with a held message", "cut", "cut", true, before, late)),
+		relayed("cutover marker", "cut", "cut", true, before, late, after),
 		moveWrite("commit write", target, "commit", before, late, after),
 		{{name: "activation callback", by: target, code: journal.Activate}},
 		question("telling of the commit", target, "committed", before),
@@ -145,7 +145,7 @@ var unitSteps = func() (all []moveStep) {
 			{{name: "activation callback", by: target, code: journal.Activate}},
 		}},
 		{bulky, [][]moveStep{
-			relayed("first chunk of the state", "b0", false, before, after), {{name: "restore", by: target, code: journal.Restore}},
+			relayed("first chunk of the state", "b0", "", false, before, after), {{name: "restore", by: target, code: journal.Restore}},
 			moveWrite("accepted write", source, "accepted", before, after), moveWrite("commit write", target, "commit", before, after),
 		}},
 	} {
@@ -357,13 +357,11 @@ func (o *standing) arm(t *testing.T) {
 	case o.write != "":
 		tr.Subject = bed.RecordSubject(o.key())
 		tr.Match = func(m fabrictest.Message) bool { return whichWrite(m) == o.write }
-	case o.verb != "":
-		tr.Subject = "fab.m.node.*.*.mv." + o.verb + ".*"
-		tr.Match = func(m fabrictest.Message) bool { return o.c.moves.is(m, o.key()) }
 	default:
-		tr.Subject = "fab.m.move.>"
+		tr.Subject = "fab.m.>"
 		tr.Match = func(m fabrictest.Message) bool {
-			return o.c.moves.is(m, o.key()) && m.Headers().Get("Fabric-Part") == o.part
+			asks := o.verb != "" && strings.Contains(m.Subject, ".mv."+o.verb+".")
+			return o.c.moves.is(m, o.key()) && (asks || o.part != "" && m.Headers().Get("Fabric-Part") == o.part)
 		}
 	}
 	for _, way := range o.c.Get(o.c.rid(o.by)).Proxies {
