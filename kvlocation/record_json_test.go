@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -280,4 +281,19 @@ func FuzzRecordParse(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { checkParse(t, data) })
+}
+
+// FuzzValid compares what is valid JSON with what the standard library says.
+func FuzzValid(f *testing.F) {
+	for _, s := range []string{
+		``, `""`, `"a b"`, `"a`, `a"`, `"\"`, `"\""`, `"\\"`, `"\u12"`, `"\u12aF"`, `"\u12ag"`, `"\u"`, `"\ux"`, `"\x"`, `"\n"`, `"\`, `"\u1234`, `"a` + "\n" + `b"`, `"a` + "\x00" + `b"`,
+		`{"a":"b","c":[1,2.5e3,true,null,"d"]}`, `{"a""b"}`, `["a" "b"]`, `"a"b"c"`, `[1,]`, "\xff", "\"\xff\"", ` "a" `, `{"u\u0041":"` + strings.Repeat("x", 300) + `"}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if got, want := valid(raw), json.Valid(raw); got != want {
+			t.Errorf("%q: %v, want %v", raw, got, want)
+		}
+	})
 }

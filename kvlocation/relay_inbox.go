@@ -23,6 +23,8 @@ const (
 	inboxBytes = 4 << 20
 	// inboxInactive is how long the server keeps a consumer that nobody pulls from.
 	inboxInactive = 30 * time.Second
+	// inboxEnd is how long the client library gets to end the consumer.
+	inboxEnd = time.Second
 )
 
 // RelayPart is a part of a move that came through the consumer.
@@ -44,6 +46,9 @@ type RelayInbox struct {
 	consumer jetstream.Consumer
 	run      jetstream.ConsumeContext
 	once     sync.Once
+
+	taking sync.RWMutex // held while a part is taken
+	over   bool         // nothing is taken any more; guarded by taking
 }
 
 // OpenRelay begins to receive the parts for a process run: take is called with one after the other, in the order of the
@@ -71,7 +76,9 @@ func (s *Store) OpenRelay(ctx context.Context, rid string, lifecycle uint64, tak
 	})
 	if err == nil {
 		b.run, err = b.consumer.Consume(func(m jetstream.Msg) {
-			if p, ok := s.relayPartOf(m); ok {
+			b.taking.RLock()
+			defer b.taking.RUnlock()
+			if p, ok := s.relayPartOf(m); ok && !b.over {
 				take(p)
 			}
 		}, jetstream.PullMaxBytes(max(inboxBytes, 2*int(s.nc.MaxPayload()))), jetstream.PullHeartbeat(inboxHeartbeat), jetstream.PullExpiry(inboxExpiry),
@@ -107,7 +114,23 @@ func (b *RelayInbox) Consumer() string {
 
 // Close ends the receiving and waits until take has returned for the last time, so take must not call it. The server
 // drops the consumer when nobody has pulled from it for half a minute. Close may be called any number of times.
+//
+// It waits for the client library, too, but no longer than a second: one that is making the consumer anew lets nobody end it, and asks a
+// server that does not answer for up to 20 s, or until the connection is closed.
 func (b *RelayInbox) Close() {
-	b.once.Do(b.run.Stop)
-	<-b.run.Closed()
+	b.once.Do(func() {
+		b.taking.Lock()
+		b.over = true
+		b.taking.Unlock()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			b.run.Stop()
+			<-b.run.Closed()
+		}()
+		select {
+		case <-ended:
+		case <-time.After(inboxEnd):
+		}
+	})
 }

@@ -274,6 +274,39 @@ func relayConsumer(t *testing.T, p party, name string) *jetstream.ConsumerInfo {
 	return c.CachedInfo()
 }
 
+// TestRelayCloseWhileMadeAgain closes an inbox while the client library makes its consumer anew and nobody answers: Close returns, and nothing
+// is taken after it.
+func TestRelayCloseWhileMadeAgain(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, 1)
+	src, tgt := b.member(t, 0, "src", time.Second), b.member(t, 0, "tgt", time.Second)
+	in := openInbox(t, tgt, "tgt", 7)
+	to := newMove("tgt", 7)
+	relayAll(t, src, to, 1, nil)
+	in.wantParts(t, to.Op, 1)
+	asked := tgt.proxy.Arm(fabrictest.Trigger{Subject: "$JS.API.CONSUMER.CREATE.>", Action: fabrictest.Drop, Times: -1})
+	js, err := jetstream.New(src.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteConsumer(testContext(t), "FABRIC_m_MOVE", in.Consumer()); err != nil {
+		t.Fatal(err)
+	}
+	fabrictest.Eventually(t, time.Minute, "the consumer to be made anew", func() bool { return asked.Count() > 0 })
+	closed := make(chan struct{})
+	go func() { in.Close(); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(5 * time.Second): // the library's own request takes 10 s
+		t.Error("Close waits for the consumer")
+	}
+	tgt.proxy.Heal()
+	relayAll(t, src, to, 2, nil)
+	if got := in.of(to.Op); len(got) != 1 {
+		t.Errorf("parts came after the end: %v", got)
+	}
+}
+
 // TestRelayLeaderStepsDown changes the leader of the stream while parts come.
 func TestRelayLeaderStepsDown(t *testing.T) {
 	t.Parallel()
