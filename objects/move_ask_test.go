@@ -54,8 +54,9 @@ func TestMoveEndsItself(t *testing.T) {
 	o := w.a.rt.find(key.Kind, key.ID)
 	o.askClose(CloseAsked)
 	fabrictest.Eventually(t, long, "the object was asked", func() bool { _, running := o.running(); return !running && o.closing.Load() != nil })
-	if o.isClosed() {
-		t.Fatal("it ended within the move")
+	w.request(w.c, key, "behind it")
+	if o.isClosed() || o.rt.clock.closes(o) {
+		t.Fatal("it ended within the move, or tried to")
 	}
 	if err := m.d.Seal(w.ctx()); !errors.Is(err, ErrMoving) {
 		t.Fatalf("it was sealed: %v", err)

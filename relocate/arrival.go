@@ -205,7 +205,7 @@ func (a *arrival) enter(from, to state) {
 			a.after(Fallback, evFallback)
 		}
 	case dstOpen:
-		a.after(a.s.cfg.UnitTimeout, evSilent)
+		a.after(a.s.silence(), evSilent)
 	case dstDropped:
 		if a.loading != nil {
 			a.loading()

@@ -162,7 +162,7 @@ func (d *departure) enter(from, to state) {
 	d.mu.Unlock()
 	switch to {
 	case srcPassed:
-		d.after(d.s.cfg.UnitTimeout, evSilent)
+		d.after(d.s.silence(), evSilent)
 		d.after(firstLook, evTick)
 	case srcAborting:
 		if from == srcSealing {
@@ -206,7 +206,11 @@ func (d *departure) act(a action) {
 	case doRead:
 		now := d.runner.unit.state == srcParting
 		d.spawn(func(ctx context.Context) {
-			d.post(d.rec.read(ctx, now))
+			e := d.rec.read(ctx, now)
+			d.post(e)
+			if e.view == viewAccepted && !now && d.targetGone(ctx) { // then a last look decides
+				d.post(event{kind: evSilent})
+			}
 			d.after(lookEvery, evTick)
 		})
 	case doSeal:
@@ -364,7 +368,7 @@ func (d *departure) cutover(ctx context.Context) {
 	}
 }
 
-// cut brings the marker to T. It is asked again while that may still be in time.
+// cut brings the marker to T. What is not answered is asked again.
 func (d *departure) cut(ctx context.Context, m marker, held [][]byte) {
 	question, err := encode(m, held...)
 	for err == nil && ctx.Err() == nil {
@@ -374,6 +378,15 @@ func (d *departure) cut(ctx context.Context, m marker, held [][]byte) {
 		}
 		wait(ctx, againAsk-time.Since(begun))
 	}
+}
+
+// targetGone reports whether T's process run holds no lease any more, so that it will not commit what it has not sent.
+func (d *departure) targetGone(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, readAttempt)
+	defer cancel()
+	to := d.rec.target
+	lease, err := d.s.cfg.Store.LeaseOf(ctx, to.RID)
+	return err == nil && (!lease.Live || lease.Lifecycle != to.Lifecycle)
 }
 
 // finish sends the rest of the hold to T and lets the objects follow.

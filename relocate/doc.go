@@ -13,18 +13,19 @@
 //	asks for a place  ----------------------------------------------->  reserves
 //	writes preparing  -------> Moving(preparing)
 //	lets turns end, seals, captures; arrivals are held
-//	relays the cargo  --------------------------> cargo  ------------>  restores, inert
+//	hands over the cargo  -------------------------------------------->  restores, inert
 //	                  <-----------------------------------------------  relay-ready
 //	writes accepted   -------> Moving(accepted)                           the irreversible boundary
 //	frees the instance
-//	publishes the hold  ------------------------> held, cut  -------->
+//	publishes the hold  ---------------------------------------------->
 //	                           Ready(T, h)  <-------------------------  commits at the marker or after 1,000 ms
 //	                                                                    work, held messages up to h, what comes
 //	                  <-----------------------------------------------  says h
 //	sends the rest of the hold to T, then follows
 //	                           Ready(T)     <-------------------------  clears the move
 //
-// Two of the four record writes stand inside the pause that senders feel, and nothing else that waits for the store.
+// Two of the four record writes stand inside the pause that senders feel, and nothing else that waits for the store. What is larger than 128 KiB
+// goes through R: a cargo in chunks that the target fetches while they are written, a hold part by part.
 //
 // # States
 //
@@ -61,8 +62,8 @@
 //   - A move that failed: [ReasonOf] its error, and the reason's Text, say what that means and what can be done.
 //   - The store is silent: the caller of a move waits one second longer than the unit's time; the unit is pursued until the store
 //     answers, or the Service is closed.
-//   - S dies: T aborts after the unit's time. T dies: S aborts at once when nobody listens for it; behind the boundary it waits for
-//     the unit's time and then tells callers Unknown for what it published and NotAccepted for the rest.
+//   - S dies: T aborts after the unit's time. T dies: S aborts at once when nobody listens for it; behind the boundary it waits until
+//     T's lease is gone, or the unit's time is over, and then tells callers Unknown for what it published and NotAccepted for the rest.
 //   - What was relayed goes by its TTL when nobody clears it.
 //
 // # Files

@@ -354,8 +354,19 @@ func (s *Service) takeReservation(op string, in *channels.Inbound) answer {
 	return answer{V: version, Lease: a.rec.target.Lease}
 }
 
-// Close gives up what has not passed its boundary, waits for the rest for as long as ctx allows, and ends the Service. What is cut off then is decided
-// by the records, and by the other side. It may be called any number of times: later calls wait for the first one.
+// closePatience is how long a Service that closes waits for the other side of a unit that has passed its boundary.
+const closePatience = 5 * time.Second
+
+// silence is how long the other side of a unit behind its boundary may say nothing.
+func (s *Service) silence() time.Duration {
+	if s.isClosing() {
+		return closePatience
+	}
+	return s.cfg.UnitTimeout
+}
+
+// Close gives up what has not passed its boundary, waits for the rest for as long as ctx allows, and ends the Service. A unit whose other side is silent is waited
+// for 5 s; a store that is silent, until ctx ends. What is cut off then is decided by the records, and by the other side. It may be called any number of times: later calls wait for the first one.
 func (s *Service) Close(ctx context.Context) error {
 	s.closeOnce.Do(func() {
 		defer close(s.closed)
@@ -372,8 +383,12 @@ func (s *Service) close(ctx context.Context) error {
 	s.departures.each(func(d *departure) {
 		d.fail(errClosing)
 		d.post(event{kind: evGiveUp})
+		d.after(closePatience, evSilent)
 	})
-	s.arrivals.each(func(a *arrival) { a.post(event{kind: evGiveUp}) })
+	s.arrivals.each(func(a *arrival) {
+		a.post(event{kind: evGiveUp})
+		a.after(closePatience, evSilent)
+	})
 	done := make(chan struct{})
 	go func() {
 		s.wg.Wait()
