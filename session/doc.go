@@ -61,8 +61,8 @@
 //
 //   - config.go, types.go, binding.go, service.go and stats.go are the surface.
 //   - The owner of sessions: handshake.go, websocket.go and nats.go let clients in, session.go is one session, outbound.go
-//     what waits for its client, tie.go a binding with its requests, which reader.go and workers.go run, bind.go its begin
-//     and end, inflow.go its pushes.
+//     what waits for its client, tie.go a binding with its requests, which workers.go runs, bind.go its begin and end,
+//     inflow.go its pushes.
 //   - The host of Actors: actor.go is the companion of objects, turns.go the order of binds, binding.go the pushes.
 //   - Between them: inbound.go the messages, notices.go what is repeated, watch.go who is gone.
 package session

@@ -275,7 +275,10 @@ func TestSlowActor(t *testing.T) {
 	for i, at := range []*node{n1, n2} {
 		token := l.bind(at.actor(fmt.Sprint("actor", i)).String()).Token
 		hold := make(chan struct{})
-		turn := func(context.Context, *objects.Request) (objects.Reply, error) {
+		left := make(chan time.Duration, 2)
+		turn := func(ctx context.Context, _ *objects.Request) (objects.Reply, error) {
+			at, _ := ctx.Deadline()
+			left <- time.Until(at)
 			<-hold
 			return objects.Reply{}, nil
 		}
@@ -293,6 +296,9 @@ func TestSlowActor(t *testing.T) {
 		}
 		if d := time.Since(begun); d < 500*time.Millisecond || d > long {
 			t.Fatalf("they ended after %v", d)
+		}
+		if d := <-left; d > 3*time.Second {
+			t.Fatalf("the Actor was given %v", d)
 		}
 		b.log.onTurn.Store(nil)
 		close(hold)

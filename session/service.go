@@ -55,12 +55,10 @@ type Service struct {
 
 	workers workers
 	order   turnOrder
-	// patience is readerPatience but in tests.
-	patience time.Duration
-	bound    boundIndex
-	tellers  tellers
-	owed     tally // notices to other nodes that have not been heard yet
-	asked    tally // questions to the application that it has not answered yet
+	bound   boundIndex
+	tellers tellers
+	owed    tally // notices to other nodes that have not been heard yet
+	asked   tally // questions to the application that it has not answered yet
 
 	ctx       context.Context // of the goroutines of this Service; ends with Close
 	cancel    context.CancelFunc
@@ -82,7 +80,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, log: cfg.Logger, router: cfg.Router, objects: cfg.Objects, here: run{cfg.RID, cfg.Lifecycle},
-		sessions: make(map[string]*session), closed: make(chan struct{}), patience: readerPatience,
+		sessions: make(map[string]*session), closed: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.bound.init()

@@ -38,7 +38,6 @@ type tie struct {
 	epoch  uint64        // of the node's connection, in which the Actor's owner has confirmed the token; 0 when it is in doubt
 	lane   []request     // what was asked of the Actor and waits for the request that is under way
 	busy   bool          // somebody works on the lane
-	apart  int           // so many requests are not for the reader to bring
 	in     inflow
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"natsfabric/internal/monotime"
 	"natsfabric/outcome"
 	"natsfabric/session/internal/frame"
 )
@@ -73,8 +74,7 @@ func (s *Service) serveWebSocket(rw http.ResponseWriter, req *http.Request) {
 		http.Error(rw, e.Detail, http.StatusServiceUnavailable)
 		return
 	}
-	raw := &hijacker{ResponseWriter: rw}
-	conn, err := websocket.Accept(raw, req, &websocket.AcceptOptions{OriginPatterns: s.cfg.Origins})
+	conn, err := websocket.Accept(rw, req, &websocket.AcceptOptions{OriginPatterns: s.cfg.Origins})
 	if err != nil { // Accept has answered
 		s.unreserve()
 		s.stats.refused.Add(1)
@@ -107,7 +107,7 @@ func (s *Service) serveWebSocket(rw http.ResponseWriter, req *http.Request) {
 		s.refuse(ws, e)
 		return
 	}
-	s.read(c, ws, raw.br)
+	s.read(c, ws)
 }
 
 // readFirst reads the first frame. When ctx ends first the connection stays usable, so that the client can be told.
@@ -126,5 +126,25 @@ func (s *Service) readFirst(ctx context.Context, ws webSocket) (data []byte, err
 		return data, err
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// read takes what comes from a client until its session or its connection is over.
+func (s *Service) read(c *session, ws webSocket) {
+	for {
+		data, err := ws.Read()
+		if err != nil {
+			if websocket.CloseStatus(err) == websocket.StatusNormalClosure || websocket.CloseStatus(err) == websocket.StatusGoingAway {
+				c.end(endLeft)
+				return
+			}
+			c.end(endLost)
+			return
+		}
+		if c.isOver() {
+			c.seen.Store(int64(monotime.Now()))
+			continue // what closes the connection goes on reading it
+		}
+		s.run(c.take(data))
 	}
 }
