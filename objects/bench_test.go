@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 )
 
@@ -36,30 +35,41 @@ func BenchmarkLocalRequest(b *testing.B) {
 	}
 }
 
-// BenchmarkLocalSend is one sender to one object, in the same process; what does not fit is sent again.
+// BenchmarkLocalSend is senders that each have an object of their own, in the same process, and at most half a mailbox of
+// messages under way.
 func BenchmarkLocalSend(b *testing.B) {
-	h := newHost(b, 10_000, Type{Name: "sink"})
-	var got atomic.Int64
-	done := make(chan struct{})
-	o := h.object(b, "sink", HandlerFunc(func(context.Context, *Request) (Reply, error) {
-		if got.Add(1) == int64(b.N) {
-			close(done)
-		}
-		return Reply{}, nil
-	}))
-	got.Store(0)
-	data := make([]byte, 16)
-	b.ReportAllocs()
-	b.ResetTimer()
-	for range b.N {
-		for {
-			if _, err := h.rt.request(context.Background(), o, opSend, data, nil, true); err == nil {
-				break
+	for _, senders := range []int{1, 64} {
+		b.Run(fmt.Sprintf("senders=%d", senders), func(b *testing.B) {
+			const window = DefaultMailbox / 2
+			h := newHost(b, 10_000, Type{Name: "sink"})
+			objects, turns := make([]*object, senders), make([]chan struct{}, senders)
+			for i := range objects {
+				c, n := make(chan struct{}, 2), 0
+				turns[i] = c
+				objects[i] = h.object(b, strconv.Itoa(i), HandlerFunc(func(context.Context, *Request) (Reply, error) {
+					if n++; n%(window/2) == 0 {
+						c <- struct{}{}
+					}
+					return Reply{}, nil
+				}))
 			}
-			goruntime.Gosched()
-		}
+			data := make([]byte, 16)
+			share(b, senders, func(i, n int) {
+				for sent := range n {
+					if sent >= window && sent%(window/2) == 0 {
+						<-turns[i]
+					}
+					if _, err := h.rt.request(context.Background(), objects[i], opSend, data, nil, true); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+				if _, err := h.rt.request(context.Background(), objects[i], opRequest, data, nil, false); err != nil {
+					b.Error(err)
+				}
+			})
+		})
 	}
-	<-done
 }
 
 // BenchmarkIdleObjects is what an object costs that has had a turn and has none now, beside its own state.

@@ -212,7 +212,7 @@ func (s *Service) castHere(ctx context.Context, o *object, spot SpotRef, data []
 	if err != nil {
 		return err
 	}
-	e.about = &about{broadcast: spot}
+	e.own().about = &about{broadcast: spot}
 	because, held := o.offerOneWay(e)
 	switch {
 	case because != whyNot:
@@ -252,7 +252,7 @@ func (s *Service) takeMember(in *channels.Inbound, key kvlocation.ObjectKey) {
 		return
 	}
 	e := newRemote(in)
-	e.about = &about{broadcast: spot}
+	e.own().about = &about{broadcast: spot}
 	if because := o.offer(e); because != whyNot {
 		e.release()
 		s.refuseInbound(o, in, because, verbMember)

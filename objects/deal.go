@@ -23,14 +23,21 @@ const (
 
 // take returns the next mail. Without any it returns nil, and with rest the object rests: the worker has it no more.
 func (o *object) take(w *worker, now instant, rest bool) *envelope {
-	done := w.spare
-	w.spare = nil
+	if e := w.ahead.next(); e != nil {
+		return e
+	}
+	done := w.done
+	w.done = blanks{}
 	o.mu.Lock()
+	o.box.recall() // nothing is left, but it counts
 	var e, spare, refused *envelope
 	if o.state == objectSealed {
 		e = o.nextLocked(&refused)
-	} else {
-		e = o.box.pop()
+	} else if e = o.box.pop(); e != nil && o.state == objectOpen {
+		o.box.takeAhead(&w.ahead)
+	}
+	if done.n > 0 {
+		spare = o.box.keep(done)
 	}
 	if e == nil && rest {
 		o.busy, o.idle = false, now
@@ -38,20 +45,15 @@ func (o *object) take(w *worker, now instant, rest bool) *envelope {
 			o.restLocked()
 		}
 		o.since.Store(0)
-		spare, o.box.spare, o.box.spares = o.box.spare, nil, 0
-	} else if done != nil && o.box.keep(done) {
-		done = nil
+		if spare == nil { // else the few that are left are not worth keeping
+			spare = o.box.unspare()
+		}
+		o.box.unspare()
 	}
 	o.mu.Unlock()
 	o.refuseSealed(refused)
-	if done != nil {
-		envelopes.Put(done)
-	}
-	for spare != nil {
-		next := spare.next
-		spare.next = nil
-		envelopes.Put(spare)
-		spare = next
+	if spare != nil {
+		spareChains.Put(spare)
 	}
 	return e
 }
@@ -231,7 +233,7 @@ func (o *object) unready(e *envelope, err error) {
 // callback runs f in a turn without a message. It returns when f does.
 func (o *object) callback(p *period, timeout time.Duration, f func(context.Context) error) error {
 	e := envelopes.Get().(*envelope)
-	e.kind, e.deadline = mailFramework, tick().add(timeout)
+	e.kind, e.own().deadline = mailFramework, tick().add(timeout)
 	t := o.beginTurn(p, e)
 	err := f(t)
 	o.endTurn(t)
@@ -332,12 +334,11 @@ func (o *object) settle(w *worker, t *turn, e *envelope, p *period, reply Reply,
 		if err != nil {
 			o.reg.count(o).failed.Add(1)
 		}
-		if e.from != nil {
+		if e.more != &noMore {
 			e.release()
 			return now
 		}
-		e.clear()
-		w.spare = e
+		w.done.add(e)
 		return now
 	}
 	if err != nil {
@@ -386,6 +387,7 @@ func (o *object) idleSince() (since instant, ok bool) {
 func (o *object) stillIdle() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.box.recall()
 	return o.state == objectOpen && o.box.head == nil && !(o.isWide() && o.hasMembers())
 }
 
@@ -404,7 +406,7 @@ func (o *object) runClose(p *period, reason CloseReason) {
 	case o.state == objectSealed: // whoever sealed it sees that its end was asked for
 		o.mu.Unlock()
 		return
-	case o.state != objectOpen || reason == CloseIdle && o.box.count > 0:
+	case o.state != objectOpen || reason == CloseIdle && o.box.messages() > 0:
 		o.mu.Unlock()
 		o.closing.Store(nil)
 		return

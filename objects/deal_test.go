@@ -289,7 +289,7 @@ func TestBetween(t *testing.T) {
 			if token, err := fence.FromContext(ctx); err != nil || token.IsZero() {
 				t.Errorf("token %v, %v", token, err)
 			}
-			if _, err := j.Handle(ctx, &Request{self: &o.me, mail: &envelope{data: []byte("between")}}); err != nil {
+			if _, err := j.Handle(ctx, &Request{self: &o.me, mail: &envelope{more: &noMore, data: []byte("between")}}); err != nil {
 				t.Error(err)
 			}
 			return mine

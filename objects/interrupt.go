@@ -28,7 +28,7 @@ func (o *object) interrupt(ctx context.Context, f func(context.Context) error) e
 	var gate atomic.Uint32
 	done := make(chan error, 1)
 	e := newOwn(mailFramework)
-	e.run = func(tctx context.Context) error {
+	e.own().run = func(tctx context.Context) error {
 		if !gate.CompareAndSwap(waiting, begun) {
 			return nil
 		}

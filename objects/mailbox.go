@@ -70,22 +70,29 @@ const (
 )
 
 // envelope is one piece of mail. Envelopes are pooled: a Send's goes back and forth between its object and its sender,
-// any other through the pool. Small, because each is written by one processor and read by another.
+// any other through the pool. It is one cache line, because each is written by one processor and read by another, and a
+// full mailbox of them is out of the caches by the time that it is read.
 type envelope struct {
-	next   *envelope
-	kind   mailKind
+	next *envelope
+	word atomic.Uint32
+	size int32
+	kind mailKind
+	// oneWay: nobody waits for the reply.
 	oneWay bool
 	// unnoticed: its acceptance notice is being sent. It has its place, and no turn begins before it. Whoever sends
 	// the notice has the envelope until then; guarded by object.mu.
 	unnoticed bool
-	word      atomic.Uint32
-	size      int32
+	data      []byte
+	chain     *chain // of enclosing turns
+	*more            // read by everybody, written only after own
+}
+
+// more is what a Send within the process has none of.
+type more struct {
 	// deadline is when the caller stops waiting; 0 when nobody waits.
 	deadline instant
-	data     []byte
 	header   nats.Header
 	from     origin // nil for mail of this process
-	chain    *chain // of enclosing turns
 	about    *about // what few messages have
 	timer    *timer
 	run      func(context.Context) error // of the framework
@@ -93,6 +100,19 @@ type envelope struct {
 	held *hold
 	// reply is where a caller in this process waits. It stays with the envelope.
 	reply *waiter
+}
+
+// noMore is that of all envelopes that have none of their own.
+var noMore more
+
+func newEnvelope() *envelope { return &envelope{more: &noMore} }
+
+// own returns the envelope's own rest, which stays with it.
+func (e *envelope) own() *more {
+	if e.more == &noMore {
+		e.more = &more{}
+	}
+	return e.more
 }
 
 // about is what few messages have beside the rest.
@@ -120,11 +140,11 @@ func (e *envelope) mark() string {
 // setMark notes the value of the companion's header, if there is one.
 func (e *envelope) setMark(mark string) {
 	if mark != "" {
-		e.about = &about{mark: mark}
+		e.own().about = &about{mark: mark}
 	}
 }
 
-var envelopes = sync.Pool{New: func() any { return &envelope{} }}
+var envelopes = sync.Pool{New: func() any { return newEnvelope() }}
 
 // newOwn returns mail of the runtime's own, which nobody waits for.
 func newOwn(kind mailKind) *envelope {
@@ -140,13 +160,15 @@ func (e *envelope) release() {
 	envelopes.Put(e)
 }
 
+// clear makes it blank, but for the word, which is set when it is used again.
 func (e *envelope) clear() {
-	if e.reply != nil {
-		e.reply.clear()
+	if m := e.more; m != &noMore {
+		if m.reply != nil {
+			m.reply.clear()
+		}
+		*m = more{reply: m.reply}
 	}
-	e.word.Store(envWaiting)
-	e.next, e.kind, e.oneWay, e.size, e.deadline, e.data = nil, mailMessage, false, 0, 0, nil
-	e.header, e.from, e.chain, e.about, e.timer, e.run, e.held = nil, nil, nil, nil, nil, nil, nil
+	e.next, e.kind, e.oneWay, e.size, e.data, e.chain = nil, mailMessage, false, 0, nil, nil
 }
 
 // op is the operation, as errors name it.
@@ -170,7 +192,7 @@ func (e *envelope) accept() bool {
 		if !e.held.end(nil) {
 			return false
 		}
-		e.held = nil // its sender has heard
+		e.own().held = nil // its sender has heard
 	}
 	for {
 		w := e.word.Load()
@@ -216,7 +238,7 @@ func (e *envelope) publish() bool {
 // hold makes the sender of a local one-way message wait for its acceptance. It returns nil for any other mail.
 func (e *envelope) hold() *hold {
 	if e.held == nil && e.oneWay && e.from == nil && e.kind == mailMessage {
-		e.held = &hold{op: e.op(), done: make(chan error, 1)}
+		e.own().held = &hold{op: e.op(), done: make(chan error, 1)}
 	}
 	return e.held
 }
@@ -270,8 +292,9 @@ func (e *envelope) answer(reply Reply, err error) {
 		e.release()
 		return
 	}
-	if e.reply != nil {
-		e.reply.reply, e.reply.err = reply, err
+	caller := e.reply // whose envelope it is once it has ended
+	if caller != nil {
+		caller.reply, caller.err = reply, err
 	}
 	for {
 		w := e.word.Load()
@@ -280,7 +303,7 @@ func (e *envelope) answer(reply Reply, err error) {
 			return
 		}
 		if e.word.CompareAndSwap(w, w|envEnded) {
-			e.reply.nudge()
+			caller.nudge()
 			return
 		}
 	}
@@ -289,15 +312,100 @@ func (e *envelope) answer(reply Reply, err error) {
 // mailbox is the mail of one object, in the order of acceptance. It holds nothing while there is none.
 type mailbox struct {
 	head, tail *envelope
-	spare      *envelope // of Sends that have run, while there is mail
-	spares     int32
-	count      int32 // of those that count in the bounds
-	bytes      int32
-	notices    int32 // how many acceptance notices are being sent
+	// ahead is the mail that stands before head: the object's worker has taken it in advance. It counts in the bounds.
+	ahead   *ahead
+	spare   *envelope // of Sends that have run, while there is mail
+	spares  int32
+	count   int32 // of those that count in the bounds
+	bytes   int32
+	notices int32 // how many acceptance notices are being sent
+}
+
+// maxAhead is how many messages a worker takes in advance.
+const maxAhead = 16
+
+// ahead is the messages that a worker has taken in advance, so that it need not lock the object for each. The worker
+// begins with one after the other; recall takes the others back at any time.
+type ahead struct {
+	begun atomic.Uint32 // how many it has begun with; more than n after recall
+	n     uint32        // written by the worker, under object.mu
+	mail  [maxAhead]*envelope
+	sizes [maxAhead]int32
+}
+
+// next returns the next message, or nil. Only the worker calls it.
+func (a *ahead) next() *envelope {
+	if i := a.begun.Load(); i < a.n && a.begun.CompareAndSwap(i, i+1) {
+		return a.mail[i]
+	}
+	return nil
+}
+
+// takeAhead takes messages in advance.
+func (m *mailbox) takeAhead(a *ahead) {
+	a.n = 0
+	for e := m.head; e != nil && a.n < maxAhead && e.kind == mailMessage && !e.unnoticed; e = m.head {
+		m.head, e.next = e.next, nil
+		a.mail[a.n], a.sizes[a.n] = e, e.size
+		a.n++
+	}
+	if m.head == nil {
+		m.tail = nil
+	}
+	if a.n > 0 {
+		a.begun.Store(0)
+		m.ahead = a
+	}
+}
+
+// recall puts back what the worker has taken in advance and not begun with.
+func (m *mailbox) recall() {
+	a := m.ahead
+	if a == nil {
+		return
+	}
+	m.ahead = nil
+	begun := a.begun.Swap(maxAhead + 1)
+	for _, size := range a.sizes[:begun] {
+		m.count--
+		m.bytes -= size
+	}
+	for i := a.n; i > begun; i-- {
+		e := a.mail[i-1]
+		e.next, m.head = m.head, e
+		if m.tail == nil {
+			m.tail = e
+		}
+	}
+}
+
+// messages returns how much mail counts in the bounds.
+func (m *mailbox) messages() int32 {
+	m.recall()
+	return m.count
+}
+
+// blanks is a list of envelopes of Sends that have run.
+type blanks struct {
+	first, last *envelope
+	n           int32
+}
+
+// add clears e and adds it.
+func (b *blanks) add(e *envelope) {
+	e.clear()
+	if b.first == nil {
+		b.last = e
+	}
+	e.next, b.first = b.first, e
+	b.n++
 }
 
 // maxSpares is how many envelopes a mailbox keeps for its senders.
 const maxSpares = 64
+
+// spareChains are lists of blank envelopes of Sends; the first one's size says how many.
+var spareChains sync.Pool
 
 // blank returns an envelope that is spare, or nil.
 func (m *mailbox) blank() *envelope {
@@ -309,14 +417,33 @@ func (m *mailbox) blank() *envelope {
 	return e
 }
 
-// keep makes a cleared envelope spare, if there is room.
-func (m *mailbox) keep(e *envelope) bool {
-	if m.spares >= maxSpares {
-		return false
+// lend makes a list from the pool spare, unless there is one; it returns the list that is not needed.
+func (m *mailbox) lend(list *envelope) (left *envelope) {
+	if list == nil || m.spare != nil {
+		return list
 	}
-	e.next, m.spare = m.spare, e
-	m.spares++
-	return true
+	m.spare, m.spares = list, list.size
+	list.size = 0
+	return nil
+}
+
+// keep makes blank envelopes spare; when they are too many it returns those that it had.
+func (m *mailbox) keep(b blanks) (left *envelope) {
+	if m.spares+b.n > maxSpares {
+		left = m.unspare()
+	}
+	b.last.next, m.spare = m.spare, b.first
+	m.spares += b.n
+	return left
+}
+
+// unspare takes all that is spare out, for the pool.
+func (m *mailbox) unspare() (list *envelope) {
+	if list = m.spare; list != nil {
+		list.size = m.spares
+		m.spare, m.spares = nil, 0
+	}
+	return list
 }
 
 func (m *mailbox) push(e *envelope) {
@@ -331,6 +458,7 @@ func (m *mailbox) push(e *envelope) {
 
 // putBack puts e before everything else.
 func (m *mailbox) putBack(e *envelope) {
+	m.recall()
 	e.next = m.head
 	m.head = e
 	if m.tail == nil {
@@ -344,6 +472,7 @@ func (m *mailbox) prepend(mail mailbox) {
 	if mail.tail == nil {
 		return
 	}
+	m.recall()
 	mail.tail.next = m.head
 	m.head = mail.head
 	if m.tail == nil {
@@ -389,6 +518,7 @@ func (m *mailbox) pop() *envelope {
 
 // takeAll takes everything out, but for what belongs to those who send its acceptance notice, and returns the list.
 func (m *mailbox) takeAll() *envelope {
+	m.recall()
 	if m.notices == 0 {
 		list := m.head
 		m.head, m.tail, m.count, m.bytes = nil, nil, 0, 0
@@ -460,6 +590,15 @@ func (m *mailbox) took(e *envelope, sign int32) {
 
 // room says why e does not fit, if so.
 func (m *mailbox) room(e *envelope, t *Type) why {
+	because := m.roomNow(e, t)
+	if because == whyFull && m.ahead != nil { // what the worker has begun with counts no more
+		m.recall()
+		because = m.roomNow(e, t)
+	}
+	return because
+}
+
+func (m *mailbox) roomNow(e *envelope, t *Type) why {
 	switch {
 	case !e.kind.counts():
 		return whyNot

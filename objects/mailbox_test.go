@@ -12,6 +12,7 @@ func TestMailboxModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		typ := &Type{Mailbox: rapid.IntRange(1, 5).Draw(t, "mailbox"), MailboxBytes: rapid.IntRange(1, 50).Draw(t, "bytes")}
 		var box mailbox
+		var worker ahead
 		var model []*envelope
 		count := func() (n, bytes int) {
 			for _, e := range model {
@@ -21,9 +22,18 @@ func TestMailboxModel(t *testing.T) {
 			}
 			return n, bytes
 		}
+		// What the worker has begun with counts until the mailbox is asked exactly.
+		begun, begunBytes := 0, 0
+		inAdvance := func() int {
+			if box.ahead == nil {
+				begun, begunBytes = 0, 0
+				return 0
+			}
+			return int(worker.n - worker.begun.Load())
+		}
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
-				e := &envelope{kind: rapid.SampledFrom([]mailKind{mailMessage, mailTimer, mailFramework, mailClose}).Draw(t, "kind")}
+				e := &envelope{more: &noMore, kind: rapid.SampledFrom([]mailKind{mailMessage, mailTimer, mailFramework, mailClose}).Draw(t, "kind")}
 				if e.kind == mailMessage {
 					e.size = int32(rapid.IntRange(0, 60).Draw(t, "size"))
 				}
@@ -44,7 +54,27 @@ func TestMailboxModel(t *testing.T) {
 					model = append(model, e)
 				}
 			},
+			"take in advance": func(t *rapid.T) {
+				box.recall()
+				box.takeAhead(&worker)
+			},
+			"begin with one of those": func(t *rapid.T) {
+				out := inAdvance()
+				e := worker.next()
+				if out == 0 {
+					if e != nil {
+						t.Fatal("mail that was recalled")
+					}
+					return
+				}
+				if e != model[0] || e.next != nil {
+					t.Fatal("not the oldest")
+				}
+				model = model[1:]
+				begun, begunBytes = begun+1, begunBytes+int(e.size)
+			},
 			"pop": func(t *rapid.T) {
+				box.recall()
 				e := box.pop()
 				if len(model) == 0 || model[0].unnoticed {
 					if e != nil {
@@ -62,7 +92,7 @@ func TestMailboxModel(t *testing.T) {
 				}
 			},
 			"begin a notice": func(t *rapid.T) {
-				if len(model) > 0 {
+				if box.recall(); len(model) > 0 {
 					if e := rapid.SampledFrom(model).Draw(t, "mail"); !e.unnoticed {
 						e.unnoticed = true
 						box.notices++
@@ -80,6 +110,7 @@ func TestMailboxModel(t *testing.T) {
 			},
 			"cut what is held": func(t *rapid.T) {
 				accepted := rapid.IntRange(0, len(model)).Draw(t, "accepted")
+				box.recall()
 				for i, e := range model {
 					e.word.Store(envLeft)
 					if i < accepted {
@@ -131,10 +162,11 @@ func TestMailboxModel(t *testing.T) {
 				model = left
 			},
 			"": func(t *rapid.T) {
-				if n, bytes := count(); int(box.count) != n || int(box.bytes) != bytes {
-					t.Fatalf("counts %d of %d bytes, want %d of %d", box.count, box.bytes, n, bytes)
+				out := inAdvance()
+				if n, bytes := count(); int(box.count) != n+begun || int(box.bytes) != bytes+begunBytes {
+					t.Fatalf("counts %d of %d bytes, want %d of %d", box.count, box.bytes, n+begun, bytes+begunBytes)
 				}
-				if (box.head == nil) != (len(model) == 0) || (box.tail == nil) != (len(model) == 0) {
+				if left := len(model) - out; (box.head == nil) != (left == 0) || (box.tail == nil) != (left == 0) {
 					t.Fatal("head and tail")
 				}
 			},

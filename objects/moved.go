@@ -100,7 +100,7 @@ func (s *Service) deadlinePast(ms int64) bool {
 func (s *Service) mailOf(o *object, p parcel, accepted bool) *envelope {
 	if p.timer != "" {
 		e := newOwn(mailTimer)
-		e.timer = &timer{o: o, name: p.timer, data: p.data, state: timerDue, due: tick()}
+		e.own().timer = &timer{o: o, name: p.timer, data: p.data, state: timerDue, due: tick()}
 		e.data = p.data
 		e.word.Store(envLeft | envAccepted)
 		return e
@@ -108,7 +108,7 @@ func (s *Service) mailOf(o *object, p parcel, accepted bool) *envelope {
 	e := newRemote(&movedMail{s: s, key: o.key(), p: p})
 	e.chain = parseChain(p.chain)
 	if p.mark != "" || !p.broadcast.IsZero() {
-		e.about = &about{broadcast: p.broadcast, mark: p.mark}
+		e.own().about = &about{broadcast: p.broadcast, mark: p.mark}
 	}
 	if accepted {
 		e.word.Store(envLeft | envAccepted)

@@ -161,17 +161,35 @@ func (o *object) send(c *chain, data []byte, header nats.Header) (because why, h
 		return because, nil
 	}
 	o.mu.Lock()
-	e := o.box.blank()
+	e, left := o.box.blank(), (*envelope)(nil)
 	if e == nil {
 		o.mu.Unlock()
-		e = envelopes.Get().(*envelope)
+		list, _ := spareChains.Get().(*envelope)
 		o.mu.Lock()
+		left = o.box.lend(list)
+		if e = o.box.blank(); e == nil {
+			e = newEnvelope()
+		}
 	}
 	e.fill(c, data, header, true)
 	if because, h = o.offerLocked(e); because != whyNot {
 		e.release()
+		left = o.lentInVain(left)
+	}
+	if left != nil {
+		spareChains.Put(left)
 	}
 	return because, h
+}
+
+// lentInVain takes the spare envelopes out of an object that has not become busy; it returns those or left.
+func (o *object) lentInVain(left *envelope) *envelope {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if left == nil && !o.busy {
+		left = o.box.unspare()
+	}
+	return left
 }
 
 func (o *object) refused(kind mailKind, because why) {
@@ -378,7 +396,7 @@ func (o *object) between(ctx context.Context, f func(context.Context) error) err
 	if err != nil {
 		return err
 	}
-	e.kind, e.run = mailFramework, f
+	e.kind, e.own().run = mailFramework, f
 	if because := o.offer(e); because != whyNot {
 		e.release()
 		return because.refusal("turn", o.target(), false)
@@ -411,10 +429,18 @@ func (o *object) running() (d time.Duration, ok bool) {
 	return tick().sub(since), since != 0
 }
 
+// recall puts back what the object's worker has taken in advance: it leaves it to another one.
+func (o *object) recall() {
+	o.mu.Lock()
+	o.box.recall()
+	o.mu.Unlock()
+}
+
 // waiting returns what waits in the mailbox.
 func (o *object) waiting() (count, bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.box.recall()
 	return int(o.box.count), int(o.box.bytes)
 }
 

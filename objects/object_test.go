@@ -35,6 +35,12 @@ func (j *journal) Handle(_ context.Context, req *Request) (Reply, error) {
 	return Reply{Data: []byte(strconv.Itoa(len(j.list)))}, nil
 }
 
+func (j *journal) note(s string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.list = append(j.list, s)
+}
+
 func (j *journal) entries() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -264,12 +270,6 @@ func TestHeldWhileCreating(t *testing.T) {
 type activated struct {
 	journal
 	fail atomic.Bool
-}
-
-func (a *activated) note(s string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.list = append(a.list, s)
 }
 
 func (a *activated) Activate(_ context.Context, self *Self) error {

@@ -16,7 +16,7 @@ type Request struct {
 }
 
 // nothing is what a Request is about that is not valid any more.
-var nothing envelope
+var nothing = envelope{more: &noMore}
 
 // Data is the payload of the message, or what Self.SetTimer was given. A caller in this process shares the slice: it
 // must not be changed.

@@ -50,8 +50,10 @@ type worker struct {
 	wake chan *object // nil ends it
 	// cur is the object that it has, for those who look for blocked turns.
 	cur atomic.Pointer[object]
-	// spare is the cleared envelope of its last turn; nil when somebody else has it.
-	spare *envelope
+	// ahead is the mail that it has taken in advance, of cur; done the envelopes of Sends that it has run since it last
+	// locked an object.
+	ahead ahead
+	done  blanks
 }
 
 func newScheduler(rt *runtime, max int) *scheduler {
@@ -176,13 +178,14 @@ func (s *scheduler) run(w *worker, o *object) after {
 		var ran bool
 		if now, ran = o.deal(w, e, now); !ran {
 			o.since.Store(0)
-			return afterLapse
+			return afterLapse // its mail was recalled
 		}
 		if n < turnBudget && now < end {
 			continue
 		}
 		if s.queued.Load() > 0 {
 			o.since.Store(0)
+			o.recall()
 			return afterYield
 		}
 		if now >= end {
@@ -242,6 +245,7 @@ func (s *scheduler) endLocked(w *worker) {
 // replace ends a worker whose goroutine has been ended by the handler, and places its object anew.
 func (s *scheduler) replace(w *worker) {
 	o := w.cur.Load()
+	o.recall()
 	s.mu.Lock()
 	s.endLocked(w)
 	s.placeLocked(o)

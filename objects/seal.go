@@ -247,6 +247,7 @@ func (o *object) beginSeal(u *unitSeal) (*seal, error) {
 // before, and whose sender is a turn of the unit. That turn would not end otherwise.
 func (o *object) dueLocked(u *unitSeal) (due int) {
 	place := 0
+	o.box.recall()
 	for e := o.box.head; e != nil && e.word.Load()&envAccepted != 0; e = e.next {
 		place++
 		if e.kind == mailMessage && !e.oneWay && e.chain != nil && u.waits(e.chain) {

@@ -292,7 +292,7 @@ func (c *clock) fire(t *timer) {
 	switch t.kind {
 	case timerUser:
 		e := newOwn(mailTimer)
-		e.timer, e.data = t, t.data
+		e.own().timer, e.data = t, t.data
 		if t.o.offer(e) != whyNot {
 			e.release()
 		}

@@ -45,19 +45,25 @@ func mayCall(ctx context.Context, op string) (*chain, error) {
 
 // fill makes a blank envelope a message of this process.
 func (e *envelope) fill(c *chain, data []byte, h nats.Header, oneWay bool) {
-	e.chain, e.data, e.header, e.oneWay, e.size = c, data, h, oneWay, sizeOf(data, h)
+	e.chain, e.data, e.oneWay, e.size = c, data, oneWay, sizeOf(data, h)
+	if h != nil {
+		e.own().header = h
+	}
 	if oneWay {
 		e.word.Store(envLeft)
+	} else {
+		e.word.Store(envWaiting)
 	}
 }
 
 // expect makes the envelope one whose answer is waited for.
 func (e *envelope) expect(deadline instant) {
-	if e.reply == nil {
-		e.reply = &waiter{done: make(chan struct{}, 1)}
+	m := e.own()
+	if m.reply == nil {
+		m.reply = &waiter{done: make(chan struct{}, 1)}
 	}
-	e.deadline = deadline
-	e.reply.deadline.Store(int64(deadline))
+	m.deadline = deadline
+	m.reply.deadline.Store(int64(deadline))
 }
 
 // deadline is when an operation under ctx ends at the latest.
@@ -74,15 +80,16 @@ func (rt *runtime) deadlineFrom(ctx context.Context, now instant) instant {
 // newRemote returns mail that came from elsewhere. It must be offered, or released after its refusal was sent.
 func newRemote(from origin) *envelope {
 	e := envelopes.Get().(*envelope)
-	e.from, e.data, e.header, e.oneWay = from, from.Data(), from.Header(), from.OneWay()
-	e.size = sizeOf(e.data, e.header)
+	m, h := e.own(), from.Header()
+	m.from, e.data, e.oneWay = from, from.Data(), from.OneWay()
+	e.size = sizeOf(e.data, h)
 	e.word.Store(envLeft)
 	if at, ok := from.LocalDeadline(); ok {
-		e.deadline = max(1, tick().add(time.Until(at)))
+		m.deadline = max(1, tick().add(time.Until(at)))
 	}
-	if e.header != nil {
-		e.chain = parseChain(e.header.Get(wire.HeaderChain))
-		e.header = userHeader(e.header)
+	if h != nil {
+		e.chain = parseChain(h.Get(wire.HeaderChain))
+		m.header = userHeader(h)
 	}
 	return e
 }
