@@ -93,7 +93,7 @@ func TestDemo(t *testing.T) {
 			t.Errorf("does not hold: %s", p.Claim)
 		}
 	}
-	for _, say := range []string{"leases are short", "froze n2", "killed n3", "thawed n2", "n2 serves again", "a call to its Spot now", "refused as yet", "released "} {
+	for _, say := range []string{"leases are short", "froze n2", "killed n3", "thawed n2", "n2 serves again", "a call to its Spot now", "the release of its objects ", "released "} {
 		if !strings.Contains(r.stderr, say) {
 			t.Errorf("it did not say %q; it wrote:\n%s", say, r.stderr)
 		}
