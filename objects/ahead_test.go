@@ -70,7 +70,7 @@ func TestTakenInAdvance(t *testing.T) {
 				h.regain()
 			},
 		},
-		"it is closed": {want: all[:1], during: func(_ *testing.T, h *host, o *object, _ *journal) { h.rt.drop(o, errClosed(o)) }},
+		"it is closed":                   {want: all[:1], during: func(_ *testing.T, h *host, o *object, _ *journal) { h.rt.drop(o, errClosed(o)) }},
 		"the handler ends the goroutine": {want: all, goexit: true},
 		"another object's turn is due": {want: []string{"first", "the other object", "a", "b", "c"}, during: func(t *testing.T, h *host, o *object, j *journal) {
 			other := h.object(t, "other", HandlerFunc(func(context.Context, *Request) (Reply, error) {

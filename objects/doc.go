@@ -105,6 +105,6 @@
 //     spotwide_life.go are SpotWide Spots, whose members are located by reference, interrupt.go the turns that they put between
 //     two others; entry.go is the Entry Spot, explain.go and list.go what
 //     operators ask, stats.go the counters of all this; pool.go keeps its goroutines.
-//   - object.go, mailbox.go, turn.go, deal.go, scheduler.go, timer.go, waiter.go, chain.go, registry.go, refusal.go,
-//     instant.go, metrics.go (the counters of turns) and stop.go run the turns.
+//   - object.go, mailbox.go, ahead.go (what a worker has taken in advance), blanks.go (envelopes of Sends, to be used
+//     again), turn.go, deal.go, scheduler.go, timer.go, waiter.go, chain.go, registry.go, refusal.go, instant.go, metrics.go (the counters of turns) and stop.go run the turns.
 package objects
