@@ -74,9 +74,12 @@ func (a *arrival) take(p kvlocation.RelayPart) {
 	if p.From != a.res.Source.RID {
 		return
 	}
-	if n, isHeld := heldNumber(p.Part); isHeld {
+	switch n, isHeld := heldNumber(p.Part); {
+	case p.Part == partCargo:
+		a.takeCargo(p.Data)
+	case isHeld:
 		a.takeHeld(n, p.Data)
-	} else if p.Part == partCut {
+	case p.Part == partCut:
 		a.takeMarker(p.Data)
 	}
 }
@@ -113,16 +116,6 @@ func (a *arrival) takeMarker(b []byte) {
 	}
 }
 
-// cutover takes the message with the cutover. Its answer says only that it came.
-func (a *arrival) cutover(in *channels.Inbound) {
-	if !from(in, a.res.Source) {
-		in.Refuse(outcome.InvalidOperation, "the cutover is for the source to say", nil)
-		return
-	}
-	a.takeMarker(in.Data())
-	reply(in, answer{V: version})
-}
-
 // fail keeps the first cause.
 func (a *arrival) fail(err error) {
 	a.mu.Lock()
@@ -141,13 +134,12 @@ func (a *arrival) cause() error {
 	return a.failed
 }
 
-// await takes what S hands over, and answers its question for relay-ready, now or when it is known.
+// await answers a question for relay-ready, now or when it is known.
 func (a *arrival) await(in *channels.Inbound) {
 	if !from(in, a.res.Source) {
 		in.Refuse(outcome.InvalidOperation, "the question is for the source to ask", nil)
 		return
 	}
-	a.takeCargo(in.Data())
 	a.mu.Lock()
 	v := a.verdict
 	if v == nil {

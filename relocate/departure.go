@@ -41,11 +41,12 @@ type departure struct {
 	mu     sync.Mutex
 	failed error // the first thing that went wrong
 	// notices are T's that were not answered yet; over: this side has come to its end. ogen is T's owner generation, as it says, and fallback that it
-	// committed without the marker.
+	// committed without the marker. asked: *accepted* was sent, or may have been.
 	notices  []*channels.Inbound
 	over     bool
 	ogen     uint64
 	fallback bool
+	asked    bool
 	now      state // as the unit's goroutine has it
 	silent   error // what the store said last of a write whose result is unknown
 
@@ -54,8 +55,7 @@ type departure struct {
 	head   manifest
 	handed bool
 	bulk   bool // chunks of the cargo went through the relay
-	parts  bool // the hold went through the relay
-	asked  bool // *accepted* was sent, or may have been
+	parts  int  // bytes that went through the target's consumer
 	moved  Moved
 	marks  map[state]time.Time // when a state was entered
 	sealed time.Time
@@ -138,16 +138,16 @@ func (d *departure) depart(ctx context.Context, begun time.Time) (Moved, error) 
 // write; the unit goes on to ask. It returns nil while there is something else to wait for.
 func (d *departure) unsettled() error {
 	d.mu.Lock()
-	now, why := d.now, d.silent
+	now, why, asked := d.now, d.silent, d.asked
 	d.mu.Unlock()
 	if why == nil {
 		why = errUnitTimeout
 	}
 	why = &failure{StoreUnavailable, why}
-	switch now {
-	case srcPassed, srcParting:
+	switch {
+	case now == srcPassed, now == srcParting:
 		return nil
-	case srcAccepting:
+	case asked: // also when an abort was asked for since: which of the two has won is what the store has not said
 		return moveError(d.unit.Key, outcome.Unknown, "the store has not said whether the object was given up; it is asked on, and until then the object serves nowhere", why)
 	}
 	return moveError(d.unit.Key, outcome.NotAccepted, "the store has not said what became of a write of its record; it is asked on, and the object stays where it is", why)
@@ -188,7 +188,9 @@ func (d *departure) act(a action) {
 	switch a.kind {
 	case doWrite, doResolve:
 		again := a.kind == doResolve
+		d.mu.Lock()
 		d.asked = d.asked || a.verb == wrAccept
+		d.mu.Unlock()
 		d.spawn(func(ctx context.Context) {
 			e := d.rec.write(ctx, a.verb, again, nil)
 			if e.fate == refused || e.fate == notApplied {
@@ -269,13 +271,20 @@ func (d *departure) seal() {
 	})
 }
 
-// maxInline is how many bytes of a cargo, or of a hold, go in one message; more goes through the relay stream.
+// maxInline is how many bytes of a cargo, or of a hold, go in one part; a larger cargo is fetched beside the target's consumer, so that one large
+// unit does not stand before a small one, and a larger hold goes message by message.
 const maxInline = 128 << 10
 
 // inline is maxInline, or less where the server takes only smaller messages.
 func (d *departure) inline() int { return min(maxInline, d.s.cfg.Store.MaxSpill()/2) }
 
-// hand hands over what was captured and asks for relay-ready. T fetches a large cargo while it is still being written.
+// relay hands one part to the target's consumer.
+func (d *departure) relay(ctx context.Context, part string, data []byte) *kvlocation.Relaying {
+	d.parts += len(data)
+	return d.s.cfg.Store.Relay(ctx, d.to, part, data, d.ttl)
+}
+
+// hand relays what was captured and asks for relay-ready. T fetches a large cargo while it is still being written.
 func (d *departure) hand(ctx context.Context) {
 	inline := d.cargo
 	if len(inline) > d.inline() {
@@ -287,12 +296,18 @@ func (d *departure) hand(ctx context.Context) {
 			}
 		})
 	}
-	question, err := encode(d.head, inline)
+	part, err := encode(d.head, inline)
 	if err != nil {
 		d.giveUp(err)
 		return
 	}
-	d.askReady(ctx, question)
+	r := d.relay(ctx, partCargo, part)
+	d.spawn(func(ctx context.Context) {
+		if _, err := r.Wait(ctx); err != nil && ctx.Err() == nil {
+			d.giveUp(err)
+		}
+	})
+	d.askReady(ctx)
 }
 
 // giveUp says that the move has failed.
@@ -302,10 +317,10 @@ func (d *departure) giveUp(err error) {
 }
 
 // askReady asks T until it says that it is ready or has failed. What is not answered is asked again.
-func (d *departure) askReady(ctx context.Context, question []byte) {
+func (d *departure) askReady(ctx context.Context) {
 	for nobody := 0; ctx.Err() == nil; {
 		begun := time.Now()
-		a, err := d.s.ask(ctx, d.rec.target, verbReady, d.op, d.unit.Key, question, readyTimeout)
+		a, err := d.s.ask(ctx, d.rec.target, verbReady, d.op, d.unit.Key, nil, readyTimeout)
 		switch {
 		case err == nil && a.Reason == "":
 			d.post(event{kind: evReady})
@@ -329,19 +344,14 @@ const againAsk = lookEvery / 4
 // maxNobody is how many questions that nobody listens for make T gone.
 const maxNobody = 4
 
-// cutover publishes what is held, numbered, and the marker: in one message if there is room, else part by part through the relay.
+// cutover publishes what is held, numbered, and the marker: in one part if there is room, else part by part.
 func (d *departure) cutover(ctx context.Context) {
-	m := marker{V: version, Revision: d.rec.at.Revision}
-	var err error
-	if m.Record, err = d.rec.at.Record.MarshalJSON(); err != nil {
-		d.s.log.Error("the cutover marker cannot be written, the target goes on after its fallback", zap.String("object", d.name), zap.Error(err))
-		return
-	}
 	var (
 		held  [][]byte
 		size  int
 		names []string
 		most  = d.s.cfg.Store.MaxSpill()
+		m     = marker{V: version, Revision: d.rec.at.Revision}
 	)
 	for _, h := range d.dep.Held(maxHeld, maxHeldBytes) {
 		data, err := h.MarshalBinary()
@@ -352,32 +362,25 @@ func (d *departure) cutover(ctx context.Context) {
 		size += len(data)
 		m.Held = h.Number()
 	}
-	if size <= d.inline() {
-		for _, data := range held {
-			m.Sizes = append(m.Sizes, len(data))
+	if size > d.inline() {
+		for i, data := range held {
+			d.relay(ctx, names[i], data)
 		}
-		d.cut(ctx, m, held)
+		held = nil
+	}
+	for _, data := range held {
+		m.Sizes = append(m.Sizes, len(data))
+	}
+	var part []byte
+	var err error
+	if m.Record, err = d.rec.at.Record.MarshalJSON(); err == nil {
+		part, err = encode(m, held...)
+	}
+	if err != nil { // T goes on after its fallback
+		d.s.log.Error("the cutover marker cannot be written", zap.String("object", d.name), zap.Error(err))
 		return
 	}
-	d.parts = true
-	for i, data := range held {
-		d.s.cfg.Store.Relay(ctx, d.to, names[i], data, d.ttl)
-	}
-	if data, err := encode(m); err == nil {
-		d.s.cfg.Store.Relay(ctx, d.to, partCut, data, d.ttl)
-	}
-}
-
-// cut brings the marker to T. What is not answered is asked again.
-func (d *departure) cut(ctx context.Context, m marker, held [][]byte) {
-	question, err := encode(m, held...)
-	for err == nil && ctx.Err() == nil {
-		begun := time.Now()
-		if _, err := d.s.ask(ctx, d.rec.target, verbCut, d.op, d.unit.Key, question, Fallback); err == nil {
-			return
-		}
-		wait(ctx, againAsk-time.Since(begun))
-	}
+	d.relay(ctx, partCut, part)
 }
 
 // targetGone reports whether T's process run holds no lease any more, so that it will not commit what it has not sent.
@@ -429,24 +432,29 @@ func (d *departure) lose() {
 	d.dep.Abort(d.cause())
 }
 
-// sweep clears what was relayed, once nobody needs it: T has committed, or will not. Else it goes by its TTL.
+// sweep clears what was relayed, once nobody needs it: T has committed, or will not. Else, and where it is little, it goes by its TTL.
 func (d *departure) sweep() {
 	switch d.runner.unit.state {
 	case srcDone, srcKept, srcLost:
 	default:
 		return
 	}
-	if !d.bulk && !d.parts {
+	parts := d.parts > keepParts
+	if !d.bulk && !parts {
 		return
 	}
 	d.s.background(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 		defer cancel()
-		if err := d.s.cfg.Store.ClearRelay(ctx, d.to, d.parts, d.bulk); err != nil {
+		if err := d.s.cfg.Store.ClearRelay(ctx, d.to, parts, d.bulk); err != nil {
 			d.s.log.Debug("what was relayed goes by its TTL", zap.String("move", d.op), zap.Error(err))
 		}
 	})
 }
+
+// keepParts is how many bytes of a move's parts are left to their TTL: for each subject that is cleared the server counts what every node's
+// consumer has before it, which costs it more than some kilobytes that lie there for a minute.
+const keepParts = 16 << 10
 
 // sweepTimeout bounds the clearing of the relay, and of the record's move.
 const sweepTimeout = 10 * time.Second

@@ -258,7 +258,7 @@ func fo5b(t *testing.T) {
 		b, n1, n2, n3, id := three(t)
 		s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 		received(t, 10, s)
-		n1.proxy.Arm(with(asked("cut"), fabrictest.Drop, -1))
+		n1.proxy.Arm(with(part("cut"), fabrictest.Drop, -1))
 		m := n1.move(id, "n2")
 		if m.Phases.Commit+m.Phases.Accept < relocate.Fallback-100*time.Millisecond {
 			t.Errorf("the target did not wait for its fallback: %+v", m)

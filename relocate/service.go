@@ -257,12 +257,6 @@ func (s *Service) handle(in *channels.Inbound) {
 			return
 		}
 		reply(in, s.verdicts.of(op))
-	case verbCut:
-		if a, ok := s.arrivals.get(op); ok {
-			a.cutover(in)
-			return
-		}
-		reply(in, answer{V: version}) // it has come to its end already
 	case verbCancel:
 		if a, ok := s.arrivals.get(op); ok {
 			a.post(event{kind: evCancel})

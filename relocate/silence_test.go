@@ -103,7 +103,7 @@ func TestBoundedByOwnTypes(t *testing.T) {
 		m.Payload = most.ReplaceAll(m.Payload, []byte(`"max_bytes":1073741824`))
 		return m
 	}), 1))
-	n1.proxy.Arm(with(asked("ready"), fabrictest.Replace(func(m fabrictest.Message) fabrictest.Message {
+	n1.proxy.Arm(with(part("cargo"), fabrictest.Replace(func(m fabrictest.Message) fabrictest.Message {
 		n := 4 + binary.BigEndian.Uint32(m.Payload)
 		var head map[string]any
 		if json.Unmarshal(m.Payload[4:n], &head) != nil {

@@ -40,21 +40,21 @@ func TestBulkBesideSmall(t *testing.T) {
 	}
 }
 
-// A damaged cargo is refused before anything runs; a cargo or a marker that comes twice changes nothing.
+// A lost, doubled or damaged part: a damaged cargo is refused before anything runs, a doubled part changes nothing.
 func TestDamagedCargo(t *testing.T) {
 	t.Parallel()
 	b, n1, n2, n3, id := three(t)
 	s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
 	received(t, 5, s)
-	n1.proxy.Arm(with(asked("ready"), fabrictest.Replace(func(m fabrictest.Message) fabrictest.Message {
+	n1.proxy.Arm(with(part("cargo"), fabrictest.Replace(func(m fabrictest.Message) fabrictest.Message {
 		m.Payload = append([]byte(nil), m.Payload...)
 		m.Payload[len(m.Payload)-1] ^= 1
 		return m
 	}), 1))
 	_, err := n1.moves.Move(b.ctx(), actorKey(id), 0, "n2")
 	wantReason(t, err, outcome.NotAccepted, relocate.RelocationFailed, "checksum")
-	for _, name := range []string{"ready", "cut"} {
-		copied := n1.proxy.Arm(with(asked(name), fabrictest.Duplicate, 1))
+	for _, name := range []string{"cargo", "cut"} {
+		copied := n1.proxy.Arm(with(part(name), fabrictest.Duplicate, 1))
 		n1.move(id, "n2")
 		copied.Release()
 		n2.move(id, "n1")
@@ -71,7 +71,7 @@ func TestDamagedCargo(t *testing.T) {
 func TestMovesLeaveNothing(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, 1)
-	n1, n2 := b.node("n1", follow(0)), b.node("n2", follow(0))
+	n1, n2 := b.node("n1", follow(0), unitTimeout(10*time.Second)), b.node("n2", follow(0), unitTimeout(10*time.Second))
 	id := n1.make().ID
 	round := func(n int) {
 		for range n {

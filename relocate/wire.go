@@ -21,16 +21,16 @@ const serviceName = "mv"
 // The verbs. docs/relocation.md lists them with the relay's parts: they are the steps at which tests strike.
 const (
 	verbReserve   = "reserve"   // S asks T for a place; the answer is T's agreement
-	verbReady     = "ready"     // S hands over what it captured and asks for relay-ready; the answer comes once that is restored, or has failed
-	verbCut       = "cut"       // S has accepted: the cutover marker, with what was held
+	verbReady     = "ready"     // S asks for relay-ready; the answer comes once the unit is restored, or has failed
 	verbCancel    = "cancel"    // S tells T that it has given the move up: a reason to look at the record
 	verbCommitted = "committed" // T tells S the commit's h; the answer says that S knows it
 )
 
-// The names of the relay's parts, for a hold that has no room in one message.
+// The names of the relay's parts.
 const (
-	partHeld = "held-" // and the message's number
-	partCut  = "cut"
+	partCargo = "cargo" // what was captured, or where to fetch it
+	partCut   = "cut"   // S has accepted: the cutover marker, with what was held
+	partHeld  = "held-" // and the message's number: a hold that has no room in the marker's part
 )
 
 // version is that of the messages and parts; another one is refused.
@@ -72,7 +72,7 @@ type notice struct {
 	Fallback        bool   `json:"fallback,omitempty"`
 }
 
-// manifest stands at the head of the question for relay-ready and says what follows, there or as bulk state.
+// manifest stands at the head of the part cargo and says what follows, there or as bulk state.
 type manifest struct {
 	V int `json:"v"`
 	// Prepared is the revision of *preparing*: what L says from below it is stale.
