@@ -91,7 +91,7 @@ type Config struct {
 	// DefaultTimeout bounds a call whose context has no deadline. Default 5 s; 1 ms to 8 min.
 	DefaultTimeout time.Duration
 	// MaxWait is how long Start may wait for a predecessor's lease of the same RID to expire. Default: twice that
-	// lease's TTL and 30 s, which covers a leader election.
+	// lease's TTL and 30 s, which covers a leader election; at most 1 h.
 	MaxWait time.Duration
 
 	// Middleware wraps every channel handler of this node, the first one outermost.
@@ -124,7 +124,7 @@ type Connect struct {
 	CAFile   string
 	CertFile string
 	KeyFile  string
-	// Timeout bounds the first connection attempt. Default 5 s.
+	// Timeout bounds the first connection attempt. Default 5 s; 100 ms to 5 min.
 	Timeout time.Duration
 	// Options are added after the fabric's own. An option that turns a reconnect buffer on is refused.
 	Options []nats.Option

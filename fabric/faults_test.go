@@ -165,7 +165,7 @@ func TestStoreFailureGrace(t *testing.T) {
 	newMesh(t, s, "m")
 	startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}, Channels: []channels.Spec{{Name: "echo", Handler: echo}}})
 	p := s.Proxy(t)
-	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: p.URL()}, StoreFailureGrace: 8 * time.Second,
+	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: p.URL()}, StoreFailureGrace: 20 * time.Second,
 		LeaseTTL: 60 * time.Second, LeaseRenew: 500 * time.Millisecond})
 	direct := func() error {
 		_, err := b.Channel("echo").At("a").Request(timeout(t, 5*time.Second), nil)

@@ -122,7 +122,7 @@ func objectName(self *objects.Self) string {
 }
 
 // shortFollow lets a node that is relocated go soon; its routes must be as short.
-var shortFollow = fabric.Relocation{FollowTime: 2 * time.Second}
+var shortFollow = fabric.Relocation{FollowTime: 6 * time.Second}
 
 // load sends to objects without a pause, one request at a time per sender and object.
 type load struct {

@@ -132,7 +132,7 @@ func TestShutdownWithObjects(t *testing.T) {
 	s := fabrictest.StartServer(t)
 	newMesh(t, s, "m")
 	kept, closed := newSleeper(), newSleeper()
-	cfg := fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}, LeaseTTL: 2 * time.Second, LeaseRenew: 300 * time.Millisecond,
+	cfg := fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}, LeaseTTL: 6 * time.Second, LeaseRenew: 500 * time.Millisecond,
 		Channels: []channels.Spec{{Name: "echo", Handler: echo}},
 		Types: []objects.Type{
 			{Name: "kept", Class: kvlocation.ClassActor, New: kept.factory},

