@@ -84,7 +84,11 @@ func (n *Node) Relocate(ctx context.Context, mode relocate.Mode) (relocate.Resul
 	}
 	defer n.relocating.end()
 	n.tell(evRelocate, "relocating: "+mode.String())
-	if s := n.State(); s != kvlocation.StateRelocating {
+	switch s := n.State(); s {
+	case kvlocation.StateRelocating:
+	case kvlocation.StateDraining: // Shutdown came between
+		return relocate.Result{Outcome: relocate.Blocked, Reason: relocate.ShutdownRequested}, nil
+	default:
 		return relocate.Result{Outcome: relocate.Blocked, Reason: relocate.RuntimeNotReady, Detail: "the node is " + string(s)}, nil
 	}
 	n.objects.SetPlacing(false)
