@@ -13,19 +13,20 @@
 //	asks for a place  ----------------------------------------------->  reserves
 //	writes preparing  -------> Moving(preparing)
 //	lets turns end, seals, captures; arrivals are held
-//	hands over the cargo  -------------------------------------------->  restores, inert
+//	relays the cargo  --------------------------> cargo  ------------>  restores, inert
 //	                  <-----------------------------------------------  relay-ready
 //	writes accepted   -------> Moving(accepted)                           the irreversible boundary
 //	frees the instance
-//	publishes the hold  ---------------------------------------------->
+//	publishes the hold  ------------------------> cut  -------------->
 //	                           Ready(T, h)  <-------------------------  commits at the marker or after 1,000 ms
 //	                                                                    work, held messages up to h, what comes
 //	                  <-----------------------------------------------  says h
 //	sends the rest of the hold to T, then follows
 //	                           Ready(T)     <-------------------------  clears the move
 //
-// Two of the four record writes stand inside the pause that senders feel, and nothing else that waits for the store. What is larger than 128 KiB
-// goes through R: a cargo in chunks that the target fetches while they are written, a hold part by part.
+// Two of the four record writes stand inside the pause that senders feel, and nothing else that waits for a disk: no promise rests on a part of R
+// being stored, and with one copy its stream acknowledges before it writes. A cargo above 128 KiB goes in chunks that the target fetches while
+// they are written, a hold above that message by message.
 //
 // # States
 //

@@ -224,6 +224,20 @@ func TestStopWhileAccepting(t *testing.T) {
 	}
 }
 
+// A source that asked for the boundary and heard nothing until the unit's time was over: its caller hears Unknown, for the target has the object.
+func TestBoundaryUnanswered(t *testing.T) {
+	t.Parallel()
+	b, n1, n2, _, id := three(t, unitTimeout(4*time.Second))
+	deaf := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Times: -1, Answer: true, Action: fabrictest.Drop})
+	untold := n2.proxy.Arm(with(asked("committed"), fabrictest.Drop, -1))
+	_, err := n1.begin(id, "n2").wait(t)
+	wantReason(t, err, outcome.Unknown, relocate.StoreUnavailable)
+	b.wantOwner(actorKey(id), "n2", false)
+	deaf.Disarm()
+	untold.Disarm()
+	fabrictest.Eventually(t, long, "the source has found out", func() bool { return n1.moves.Progress().Moving == 0 })
+}
+
 // The write of *preparing* met another one, was made again by the store, and never arrives while the store can be read: that the
 // record is not what the move began with says nothing about the write that is under way.
 func TestPreparingMadeAgain(t *testing.T) {
