@@ -33,7 +33,8 @@ const (
 func TestBoundedMoves(t *testing.T) {
 	s := &scene{Bed: bed.New(t, bed.Options{})}
 	s.WatchRecords(t)
-	a, b := s.Member(t, "a"), s.Member(t, "b")
+	// What small moves hand over goes by its TTL: the unit's time and that of the follow.
+	a, b := s.Member(t, "a", "-unit=10s"), s.Member(t, "b", "-unit=10s")
 	node := s.Node(t, "host", s.URL())
 	bed.Hosts(t, node, "a", "b")
 	bed.Sees(t, node, bed.Channel, "a", "b")
@@ -108,7 +109,7 @@ func TestBoundedMoves(t *testing.T) {
 		"b's goroutines": 10, "b's files": 4, "b's heap, MiB": 16,
 		"server's subscriptions": 2, "server's connections": 0, "consumers": 0, "records": 2, "relay messages": 0,
 	}}
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); lasts(t, pace) {
+	for deadline := time.Now().Add(bed.Long); time.Now().Before(deadline); lasts(t, pace) {
 		if e.After = quietMoves(t, s.Bed, node); len(history.Judge(e, history.Bounded)) == 0 {
 			break
 		}

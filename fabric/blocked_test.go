@@ -257,6 +257,10 @@ func beginHanging(ctx context.Context, t *testing.T, a, b *fabric.Node, in chan 
 		results <- result
 	}()
 	awaitState(t, a, kvlocation.StateRelocating)
+	fabrictest.Eventually(t, 60*time.Second, "the object's move waits for its handler", func() bool {
+		e, err := b.Store().Peek(t.Context(), kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: "hangs"})
+		return err == nil && e.Phase() == kvlocation.PhaseMoving
+	})
 	return results
 }
 

@@ -34,7 +34,7 @@ const (
 	// write can live, so that "expected: nothing" does not become true again under one.
 	markerTTL = 10 * time.Minute
 
-	// setupTimeout bounds the making of one stream.
+	// setupTimeout bounds one attempt to make a stream.
 	setupTimeout = 5 * time.Second
 	// firstAsk is what the first attempt at a question gets, DefaultAttemptTimeout what the later ones grow to.
 	firstAsk = 500 * time.Millisecond
@@ -266,11 +266,16 @@ const (
 // patiently puts a question to the JetStream API until the answer is definite, for as long as ctx allows and 30 s at
 // most. While JetStream, or the stream that is asked about, elects a leader, no answer comes, or one that says so.
 func patiently[T any](ctx context.Context, nc *nats.Conn, ask func(context.Context) (T, error)) (T, error) {
+	return patientlyEach(ctx, nc, func(try int) time.Duration { return min(firstAsk<<min(try, 8), DefaultAttemptTimeout) }, ask)
+}
+
+// patientlyEach is patiently with so much time for each attempt.
+func patientlyEach[T any](ctx context.Context, nc *nats.Conn, attempt func(try int) time.Duration, ask func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, DefaultTimeout)
 	defer cancel()
 	var said error // by the servers, before an attempt that nobody answered
 	for try := 0; ; try++ {
-		actx, cancel := context.WithTimeout(ctx, min(firstAsk<<min(try, 8), DefaultAttemptTimeout))
+		actx, cancel := context.WithTimeout(ctx, attempt(try))
 		v, err := ask(actx)
 		cancel()
 		switch {
@@ -306,14 +311,16 @@ func checkServer(ctx context.Context, nc *nats.Conn, js jetstream.JetStream) err
 func (s Setup) bucket(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, want jetstream.StreamConfig, create bool) (BucketReport, error) {
 	b := BucketReport{Bucket: strings.TrimPrefix(want.Name, "KV_"), Stream: want.Name}
 	info, err := patiently(ctx, nc, func(ctx context.Context) (*jetstream.StreamInfo, error) { return streamInfo(ctx, js, want.Name) })
-	actx, cancel := context.WithTimeout(ctx, setupTimeout)
-	defer cancel()
+	// Making a stream, and writing into its settings what stands there already, may be asked for again.
+	change := func(ask func(context.Context) (*jetstream.StreamInfo, error)) (*jetstream.StreamInfo, error) {
+		return patientlyEach(ctx, nc, func(int) time.Duration { return setupTimeout }, ask)
+	}
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound) && !create:
 		b.Missing = true
 		return b, nil
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		if info, err = createStream(actx, js, want); err != nil {
+		if info, err = change(func(ctx context.Context) (*jetstream.StreamInfo, error) { return createStream(ctx, js, want) }); err != nil {
 			return b, s.createError(ctx, nc, want, err)
 		}
 		b.Created = true
@@ -326,7 +333,7 @@ func (s Setup) bucket(ctx context.Context, nc *nats.Conn, js jetstream.JetStream
 		// of creation. It is larger than that of any earlier life of the stream.
 		cfg := info.Config
 		cfg.Metadata = withMeta(cfg.Metadata, MetaEpoch, strconv.FormatInt(info.Created.UnixMicro(), 10))
-		if info, err = updateStream(actx, js, cfg); err != nil {
+		if info, err = change(func(ctx context.Context) (*jetstream.StreamInfo, error) { return updateStream(ctx, js, cfg) }); err != nil {
 			return b, setupError(ctx, nc, "write the epoch into the stream "+want.Name, err)
 		}
 	}

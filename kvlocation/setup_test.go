@@ -216,8 +216,12 @@ func TestSetupDuringAnElection(t *testing.T) {
 	proxy := fabrictest.NewProxy(t, srv.URL())
 	nc := connect(t, proxy.URL())
 	ctx := testContext(t)
-	if _, err := Init(ctx, nc, Setup{Mesh: "m"}); err != nil {
-		t.Fatal(err)
+	for _, subject := range []string{"$JS.API.STREAM.CREATE.KV_FABRIC_m_NODES", "$JS.API.STREAM.UPDATE.KV_FABRIC_m_NODES"} {
+		proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: subject, Action: fabrictest.Drop})
+	}
+	proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$JS.API.STREAM.CREATE.KV_FABRIC_m_LOCATION", Answer: true, Action: fabrictest.Drop})
+	if r, err := Init(ctx, nc, Setup{Mesh: "m"}); err != nil || !r.OK() {
+		t.Fatal(r, err)
 	}
 	noLeader := fabrictest.JetStreamError(503, codeNotAvailable, "JetStream system temporarily unavailable")
 	for _, subject := range []string{"$JS.API.INFO", "$JS.API.STREAM.INFO.KV_FABRIC_m_NODES"} {

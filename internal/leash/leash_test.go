@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,13 +18,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestNothingPilesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l Leash
-		release, calls := make(chan struct{}), 0
+		release := make(chan struct{})
+		var calls atomic.Int32
 		call := func(name string, f func(context.Context) (int, error)) (int, error) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			return Call(ctx, &l, name, time.Second, f)
 		}
-		stuck := func(context.Context) (int, error) { calls++; <-release; return 7, nil }
+		stuck := func(context.Context) (int, error) { calls.Add(1); <-release; return 7, nil }
 		if _, err := call("a", stuck); !errors.Is(err, ErrLate) || l.Out() != 1 {
 			t.Fatalf("%v, %d out", err, l.Out())
 		}
@@ -32,8 +34,8 @@ func TestNothingPilesUp(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if calls != 1 || l.Out() != 1 {
-			t.Fatalf("%d calls, %d out", calls, l.Out())
+		if calls.Load() != 1 || l.Out() != 1 {
+			t.Fatalf("%d calls, %d out", calls.Load(), l.Out())
 		}
 		if v, err := call("b", func(context.Context) (int, error) { return 1, nil }); v != 1 || err != nil {
 			t.Fatalf("another name: %d, %v", v, err)
