@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"natsfabric/fabrictest"
 )
@@ -106,5 +107,14 @@ func TestDemoWeb(t *testing.T) {
 		t.Errorf("a move to nowhere: %d", code)
 	}
 	cl.Close()
+	fabrictest.Eventually(t, 30*time.Second, "the demo's own client has had an answer", func() bool {
+		resp, err := http.Get(url + "status")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		var st struct{ Load struct{ Replied uint64 } }
+		return json.NewDecoder(resp.Body).Decode(&st) == nil && st.Load.Replied > 0
+	})
 	endWebDemo(t, p)
 }
