@@ -362,7 +362,10 @@ func storeSilent(t *testing.T, b *bed) {
 	if mustChange(t, ch, err); ch.Entry.Phase() != PhaseMissing {
 		t.Fatalf("got %+v", ch)
 	}
-	_, err = p.Lookup(testContext(t), key)
+	fabrictest.Eventually(t, 10*time.Second, "the replica that answers a look-up knows it", func() bool {
+		_, err = p.Lookup(testContext(t), key)
+		return err != nil
+	})
 	wantError(t, err, outcome.NotFound, outcome.NotAccepted)
 }
 
