@@ -248,18 +248,21 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	if leading {
 		return nil, e.wrong("the term of this Election has not ended")
 	}
-	if e.cfg.Fencing != nil && !e.cfg.AllowUnreplicated {
-		n, err := e.sh.Replicas(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if n < 3 {
-			return nil, e.wrong(fmt.Sprintf("the store is kept on %d servers: fencing needs three, of which two can decide without the third, or AllowUnreplicated", n))
-		}
-	}
+	enough := e.cfg.Fencing == nil || e.cfg.AllowUnreplicated
 	idle := silence{}
 	for {
-		v, err := e.look(ctx)
+		var v view
+		var err error
+		if !enough { // a store that does not answer as yet, for one that elects a leader, ends no campaign
+			var n int
+			if n, err = e.sh.Replicas(ctx); err == nil && n < 3 {
+				return nil, e.wrong(fmt.Sprintf("the store is kept on %d servers: fencing needs three, of which two can decide without the third, or AllowUnreplicated", n))
+			}
+			enough = err == nil
+		}
+		if err == nil {
+			v, err = e.look(ctx)
+		}
 		if err == nil {
 			var t *Term
 			t, err = e.step(ctx, v, idle.observe(v))

@@ -102,8 +102,12 @@ func standby(t *testing.T, e *fence.Election) <-chan *fence.Term {
 	got, done := make(chan *fence.Term, 1), make(chan struct{})
 	go func() {
 		defer close(done)
-		if term, err := e.Campaign(ctx); err == nil {
+		term, err := e.Campaign(ctx)
+		switch {
+		case err == nil:
 			got <- term
+		case ctx.Err() == nil:
+			t.Errorf("the campaign has ended: %v", err)
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
@@ -257,6 +261,21 @@ func TestConformance(t *testing.T) {
 		}
 	})
 
+	// FE-9: a candidate that begins while the store does not answer goes on until it does.
+	t.Run("FE-9, begun in silence", func(t *testing.T) {
+		t.Parallel()
+		servers, _ := startMesh(t, 3)
+		proxy := fabrictest.NewProxy(t, servers[0].URL())
+		cfg := fenced("a", fence.Level{cut(fencetest.New("power", nil))})
+		cfg.AllowUnreplicated = false
+		a := candidate(t, proxy.URL(), cfg)
+		asked := proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$JS.API.STREAM.INFO.KV_FABRIC_m_FENCE", Times: -1, Action: fabrictest.Drop})
+		got := standby(t, a)
+		fabrictest.Eventually(t, 40*time.Second, "the candidate has not been answered", func() bool { return a.Snapshot().Problem != "" })
+		asked.Disarm()
+		promoted(t, got)
+	})
+
 	// FE-9: two workers and a third voting server; the side with the majority fences, the other one never does.
 	t.Run("FE-9", func(t *testing.T) {
 		t.Parallel()
@@ -271,6 +290,12 @@ func TestConformance(t *testing.T) {
 		old := campaign(t, a)
 		b := candidate(t, servers[1].URL(), cfg("b", byB))
 		got := standby(t, b)
+		defer func() {
+			if t.Failed() {
+				st, err := fence.Leaderships(testContext(t), openStore(t, servers[2].URL(), "tool"), 0)
+				t.Logf("b: %+v; the record: %+v, %v", b.Snapshot(), st, err)
+			}
+		}()
 		cluster.Isolate(t, 0, fabrictest.HalfOpen)
 		// The cut off worker wants the leadership back as soon as it has lost it.
 		select {
