@@ -71,7 +71,9 @@ func race(t *testing.T, d database, db *sql.DB) {
 	}
 	var passed, stopped, again atomic.Int64
 	// write keeps writing under a token until it is refused; a write that the database gave up is made again.
-	write := func(form int, seq uint64) {
+	// begun is called after its first write, or at its end.
+	write := func(form int, seq uint64, begun func()) {
+		defer begun()
 		mine := fence.WithToken(ctx, token(seq))
 		for ctx.Err() == nil {
 			err := forms[form](mine, seq)
@@ -82,6 +84,7 @@ func race(t *testing.T, d database, db *sql.DB) {
 				return
 			case err == nil:
 				passed.Add(1)
+				begun()
 			case strings.Contains(err.Error(), "40001"):
 				again.Add(1)
 			default:
@@ -122,10 +125,15 @@ func race(t *testing.T, d database, db *sql.DB) {
 		floor["account"] = append(floor["account"], endOf(t, db, "account"))
 		raise(func() error { return rows.Raise(mine, db, []any{7}) })
 		floor["orders"] = append(floor["orders"], endOf(t, db, "orders"))
+		var begun sync.WaitGroup
 		for form := range forms {
 			if (int(seq)+form)%2 == 0 { // two forms in each round, so that the next holder need not wait for all
-				all.Go(func() { write(form, seq) })
+				begun.Add(1)
+				all.Go(func() { write(form, seq, sync.OnceFunc(begun.Done)) })
 			}
+		}
+		if seq%8 < 2 { // each form has written now and then, however slow the machine
+			begun.Wait()
 		}
 	}
 	end := fence.WithToken(ctx, token(raceRounds+1))
