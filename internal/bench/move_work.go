@@ -362,7 +362,7 @@ func (r *callerRole) rawBulkWork(ctx context.Context, k sliceKey) (work, error) 
 		return work{}, err
 	}
 	const subject = "bench.bulk"
-	stream, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: "BENCH_BULK", Subjects: []string{subject}, Storage: jetstream.FileStorage, AllowDirect: true})
+	stream, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: "BENCH_BULK", Subjects: []string{subject}, Storage: jetstream.FileStorage, PersistMode: jetstream.AsyncPersistMode, AllowDirect: true})
 	if err != nil {
 		return work{}, err
 	}

@@ -74,7 +74,7 @@ func (r *run) relocate(ctx context.Context, servers int) error {
 		return nil
 	}
 	long.setup("relocate-bulk", s, common, "one operation is a move of an idle Actor with so much state, from its begin to its end",
-		"the same bytes published to a stream of the same storage in messages of 256 KiB, without waiting for each answer, and read by a consumer; "+
+		"the same bytes published to a stream of the same storage and persist_mode (async) in messages of 256 KiB, without waiting for each answer, and read by a consumer; "+
 			"a move may take 1.5 times as long and the time of a small one")
 	for _, size := range []int{mediumState, largeState} {
 		long.Slice = r.Slice * moveSlices
