@@ -268,7 +268,9 @@ func (a *Agent) beat(ctx context.Context, t tick) error {
 			}
 		}
 	}
-	a.report(err)
+	if err == nil || !errors.Is(ctx.Err(), context.Canceled) { // its own end is no failure: the last word is written after it
+		a.report(err)
+	}
 	return err
 }
 
@@ -290,7 +292,7 @@ func (a *Agent) report(err error) {
 	before := a.err
 	a.err = err
 	a.mu.Unlock()
-	if err != nil && before == nil {
+	if err != nil && before == nil && !errors.Is(err, errNotYet) {
 		a.cfg.Logger.Warn("worker record not written", zap.String("worker", a.cfg.Worker), zap.Error(err))
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
 )
@@ -104,13 +107,14 @@ func TestAgentRefusesAWrongConfiguration(t *testing.T) {
 	}
 }
 
-// The write that the end of an agent cuts off may have been made: the last word is written over it.
+// The write that the end of an agent cuts off may have been made: the last word is written over it, and nothing has failed.
 func TestAgentEndsWhileItWrites(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	proxy := fabrictest.NewProxy(t, b.url)
 	sh := openStore(t, connect(t, proxy.URL()), "far").Shared(kvlocation.BucketSupervise)
-	a, err := NewAgent(testContext(t), sh, AgentConfig{Worker: "w", Every: time.Hour, TTL: 24 * time.Hour})
+	core, said := observer.New(zap.WarnLevel)
+	a, err := NewAgent(testContext(t), sh, AgentConfig{Worker: "w", Every: time.Hour, TTL: 24 * time.Hour, Logger: zap.New(core)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,5 +126,8 @@ func TestAgentEndsWhileItWrites(t *testing.T) {
 	}
 	if r := b.record(t, "w"); r == nil || r.Value.State != Stopped {
 		t.Errorf("the record is %+v", r)
+	}
+	for _, e := range said.All() {
+		t.Errorf("an end in order logs: %s %v", e.Message, e.ContextMap())
 	}
 }
