@@ -4,8 +4,6 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"natsfabric/fabrictest"
 )
 
@@ -15,5 +13,5 @@ func TestMain(m *testing.M) {
 		return
 	}
 	fabrictest.AtOnce(4)
-	goleak.VerifyTestMain(m)
+	fabrictest.VerifyTestMain(m)
 }

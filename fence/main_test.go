@@ -1,11 +1,10 @@
 package fence
 
 import (
-	"flag"
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"natsfabric/fabrictest"
 )
 
 func TestMain(m *testing.M) {
@@ -20,13 +19,6 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// Most tests only wait, so more of them run side by side than there are processors. -parallel overrides it.
-	if err := flag.Set("test.parallel", "16"); err != nil {
-		panic(err)
-	}
-	// An embedded nats-server that a test stopped was seen to leave these goroutines of a file store behind: its own, and
-	// the clock that it is registered with.
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"))
+	fabrictest.AtOnce(16)
+	fabrictest.VerifyTestMain(m)
 }

@@ -264,7 +264,8 @@ const (
 )
 
 // patiently puts a question to the JetStream API until the answer is definite, for as long as ctx allows and 30 s at
-// most. While JetStream, or the stream that is asked about, elects a leader, no answer comes, or one that says so.
+// most. While JetStream, or the stream that is asked about, elects a leader, no answer comes, or one that says so; while the
+// servers of a cluster find each other, one that says that they are offline.
 func patiently[T any](ctx context.Context, nc *nats.Conn, ask func(context.Context) (T, error)) (T, error) {
 	return patientlyEach(ctx, nc, func(try int) time.Duration { return min(firstAsk<<min(try, 8), DefaultAttemptTimeout) }, ask)
 }
@@ -279,7 +280,7 @@ func patientlyEach[T any](ctx context.Context, nc *nats.Conn, attempt func(try i
 		v, err := ask(actx)
 		cancel()
 		switch {
-		case leaderless(err):
+		case leaderless(err), forming(err):
 			said = err
 		case err == nil || !unanswered(err) || forbidden(nc) != nil:
 			return v, err

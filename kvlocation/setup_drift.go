@@ -106,6 +106,14 @@ func leaderless(err error) bool {
 	return errors.As(err, &apiErr) && int(apiErr.ErrorCode) == codeNotAvailable
 }
 
+// forming reports the answer that servers are missing which are members of the cluster: the leader has not heard of them since
+// it began, as when all of them start at the same time. It says no such thing of replicas that the cluster never had servers for.
+func forming(err error) bool {
+	var apiErr *jetstream.APIError
+	return errors.As(err, &apiErr) && int(apiErr.ErrorCode) == codeNoPeers &&
+		(strings.Contains(apiErr.Description, "peer offline") || strings.Contains(apiErr.Description, "miscellaneous issue"))
+}
+
 // forbidden returns what the server said last, if that was that the user may not do something.
 func forbidden(nc *nats.Conn) error {
 	if last := nc.LastError(); last != nil && strings.Contains(strings.ToLower(last.Error()), "permissions violation") {

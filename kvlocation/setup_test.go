@@ -292,6 +292,42 @@ func TestInitReplicas(t *testing.T) {
 	wantText(t, err, "replicas 5 need 5 servers", "3")
 }
 
+// TestInitWhileServersAreMissing makes streams in a cluster that starts: its leader has not heard of a member yet, says that it is
+// offline, and is asked again.
+func TestInitWhileServersAreMissing(t *testing.T) {
+	t.Parallel()
+	c := fabrictest.StartCluster(t, 3)
+	for _, s := range c.Servers() {
+		s.Kill()
+	}
+	for _, s := range c.Servers()[:2] {
+		s.Restart(t)
+	}
+	ctx := testContext(t)
+	proxy := fabrictest.NewProxy(t, c.Server(0).URL())
+	const create = "$JS.API.STREAM.CREATE.KV_FABRIC_m_NODES"
+	refused := proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: create, Answer: true, Action: fabrictest.Signal})
+	nc := connect(t, proxy.URL())
+	done := make(chan error, 1)
+	go func() {
+		_, err := Init(ctx, nc, Setup{Mesh: "m", Replicas: 3})
+		done <- err
+	}()
+	select {
+	case <-refused.Reached():
+	case err := <-done:
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err := Init(short, nc, Setup{Mesh: "short", Replicas: 3})
+	wantText(t, err, "replicas 3 need 3 servers", "no suitable peers")
+	c.Server(2).Restart(t)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestMoveStream shows how what moves hand over is persisted: with one copy it is acknowledged before it is on disk, and a change of
 // replicas makes the stream anew without setting its sequences back.
 func TestMoveStream(t *testing.T) {

@@ -3,12 +3,10 @@ package objects
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"natsfabric/fabrictest"
 )
 
 func TestMain(m *testing.M) {
 	fabrictest.AtOnce(6)
-	goleak.VerifyTestMain(m)
+	fabrictest.VerifyTestMain(m)
 }

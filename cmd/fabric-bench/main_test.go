@@ -10,13 +10,11 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"natsfabric/fabrictest"
 	"natsfabric/internal/bench"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fabrictest.VerifyTestMain(m) }
 
 // wanted are the metrics of each result that a full run has.
 var wanted = map[string][]string{

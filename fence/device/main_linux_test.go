@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"natsfabric/fabrictest"
 )
 
 func TestMain(m *testing.M) {
@@ -16,8 +16,5 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// See the test of fence.
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"))
+	fabrictest.VerifyTestMain(m)
 }

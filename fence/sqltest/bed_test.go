@@ -11,9 +11,9 @@ import (
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
-	"go.uber.org/goleak"
 	_ "modernc.org/sqlite"
 
+	"natsfabric/fabrictest"
 	"natsfabric/fence"
 	"natsfabric/fence/sqlguard"
 )
@@ -22,10 +22,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv("SQLTEST_CHILD"); role != "" {
 		os.Exit(child(role))
 	}
-	// See the tests of fence.
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"))
+	fabrictest.VerifyTestMain(m)
 }
 
 // postgresURL is the URL of the server that scripts/postgres started.

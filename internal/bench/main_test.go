@@ -3,7 +3,7 @@ package bench
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"natsfabric/fabrictest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fabrictest.VerifyTestMain(m) }
