@@ -55,6 +55,13 @@ func (p *Policy) censusEvery() int {
 // maxSingle is how many records a look reads one by one. One that would read more reads all of them.
 const maxSingle = 200
 
+// oddities are the workers about which there is more than a healthy record, in the order in which a look comes upon them: what
+// follows is done in that order too.
+type oddities struct {
+	of  map[string]*View
+	all []*View
+}
+
 // scan looks at all workers. Nearly all are well: their heartbeat is fresh and they have no key but their record. A record's
 // age is the store's, so the records come in the order of their age, the oldest first, and most looks end at the first that
 // is fresh. Every [Policy.censusEvery]-th reads them all. Workers about which something is open are looked at each time.
@@ -73,7 +80,7 @@ func (m *Monitor) scan(ctx context.Context) (scan, error) {
 		s.mode = c.Mode
 	}
 	single := 0
-	for _, v := range odd {
+	for _, v := range odd.all {
 		if m.wants(v) {
 			single++
 		}
@@ -82,7 +89,7 @@ func (m *Monitor) scan(ctx context.Context) (scan, error) {
 	if err := m.records(ctx, &s, odd, all); err != nil {
 		return s, err
 	}
-	for _, v := range odd {
+	for _, v := range odd.all {
 		if v.Record == nil && !all && m.wants(v) {
 			token, _ := escape(v.Worker)
 			if v.Record, err = fact[Record](ctx, m.keys.Get, workerPrefix+token); err != nil {
@@ -99,7 +106,7 @@ func (m *Monitor) scan(ctx context.Context) (scan, error) {
 		m.census.left, m.census.workers = m.cfg.Policy.censusEvery(), s.fleet.Workers
 		m.census.have = map[string]bool{}
 		for w := range m.expected {
-			m.census.have[w] = odd[w].Record != nil
+			m.census.have[w] = odd.of[w].Record != nil
 		}
 	} else if fresh := m.census.workers - s.fleet.Workers; fresh > 0 {
 		s.fleet.Workers += fresh
@@ -113,8 +120,8 @@ func (m *Monitor) scan(ctx context.Context) (scan, error) {
 }
 
 // oddities reads what there is beside records: workers with more than one, and the fleet's own keys.
-func (m *Monitor) oddities(ctx context.Context, s *scan) (map[string]*View, error) {
-	odd := map[string]*View{}
+func (m *Monitor) oddities(ctx context.Context, s *scan) (*oddities, error) {
+	odd := &oddities{of: map[string]*View{}}
 	err := m.keys.List(ctx, incidentPrefix, func(e kvlocation.SharedEntry) bool {
 		if worker, _, ok := splitKey(e.Key, incidentPrefix); ok {
 			m.odd(odd, worker).take(e)
@@ -141,21 +148,22 @@ func (m *Monitor) oddities(ctx context.Context, s *scan) (map[string]*View, erro
 		}
 		return true
 	})
-	for worker := range m.expected {
+	for _, worker := range m.cfg.Expected {
 		m.odd(odd, worker)
 	}
 	return odd, err
 }
 
-func (m *Monitor) odd(all map[string]*View, worker string) *View {
-	if all[worker] == nil {
-		all[worker] = &View{Worker: worker, Self: m.run.self, Expected: m.expected[worker]}
+func (m *Monitor) odd(o *oddities, worker string) *View {
+	if o.of[worker] == nil {
+		v := &View{Worker: worker, Self: m.run.self, Expected: m.expected[worker]}
+		o.of[worker], o.all = v, append(o.all, v)
 	}
-	return all[worker]
+	return o.of[worker]
 }
 
 // records reads all records, or the old ones.
-func (m *Monitor) records(ctx context.Context, s *scan, odd map[string]*View, all bool) error {
+func (m *Monitor) records(ctx context.Context, s *scan, odd *oddities, all bool) error {
 	p := &m.cfg.Policy
 	return m.keys.List(ctx, workerPrefix, func(e kvlocation.SharedEntry) bool {
 		if !all && s.now.Add(-s.bound).Sub(e.Time) < p.HungAfter {
@@ -166,7 +174,7 @@ func (m *Monitor) records(ctx context.Context, s *scan, odd map[string]*View, al
 			return true
 		}
 		rec := factOf[Record](e)
-		if v := odd[worker]; v != nil {
+		if v := odd.of[worker]; v != nil {
 			v.Record = rec
 			return true
 		}

@@ -409,9 +409,6 @@ func (mm *modelMonitor) look() {
 	if err != nil {
 		return
 	}
-	// In an order of their own, so that a seed is one world.
-	slices.Sort(s.alerts)
-	slices.SortFunc(s.due, func(a, b *View) int { return strings.Compare(a.Worker, b.Worker) })
 	for _, worker := range s.alerts {
 		_ = mm.m.run.tell(ctx, s.clock, worker)
 	}
