@@ -131,3 +131,69 @@ func TestAgentEndsWhileItWrites(t *testing.T) {
 		t.Errorf("an end in order logs: %s %v", e.Message, e.ContextMap())
 	}
 }
+
+// What the loop said last stands when the agent ends in order: that it failed, and nothing over the record of a later run.
+func TestAgentsLastWord(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	agent := func() *Agent {
+		t.Helper()
+		a, err := NewAgent(testContext(t), b.sh, AgentConfig{Worker: "w", Every: time.Hour, TTL: 24 * time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	first := agent()
+	first.Loop().Tick(Failed, "job-1", "")
+	if err := first.Close(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.record(t, "w"); r == nil || r.Value.State != Failed {
+		t.Fatalf("it had failed, and the record is %+v", r)
+	}
+	second := agent()
+	second.Loop().Tick(Processing, "job-2", "")
+	fabrictest.Eventually(t, readyIn, "the second run's record", func() bool { return b.record(t, "w").Value.Job == "job-2" })
+	third := agent()
+	third.Loop().Tick(Processing, "job-3", "")
+	fabrictest.Eventually(t, readyIn, "the third run's record", func() bool { return b.record(t, "w").Value.Job == "job-3" })
+	second.Loop().Tick(Idle, "", "")
+	fabrictest.Eventually(t, readyIn, "the second run to notice", func() bool { return errors.Is(second.Err(), ErrSuperseded) })
+	second.Loop().Tick(Processing, "job-4", "")
+	if err := second.Close(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.record(t, "w").Value; r.Job != "job-3" || r.State != Processing {
+		t.Errorf("an earlier run has written over the record: %+v", r)
+	}
+	if err := third.Close(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A tick that could not be written while it was young never is: the record would claim a heartbeat that the loop did not have.
+func TestOldTickIsNotWritten(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	proxy := fabrictest.NewProxy(t, b.url)
+	sh := openStore(t, connect(t, proxy.URL()), "far").Shared(kvlocation.BucketSupervise)
+	a, err := NewAgent(testContext(t), sh, AgentConfig{Worker: "w", Every: 100 * time.Millisecond, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_SUPERVISE.worker.w", Times: -1, Action: fabrictest.Drop})
+	a.Loop().Tick(Processing, "old", "")
+	away.Wait(t)
+	b.outlast(t, 3*time.Second) // it is young for a second
+	away.Disarm()
+	b.outlast(t, 3*time.Second)
+	if r := b.record(t, "w"); r != nil {
+		t.Errorf("a tick that was seconds old was written: %+v", r.Value)
+	}
+	a.Loop().Tick(Processing, "new", "")
+	fabrictest.Eventually(t, readyIn, "the next tick's record", func() bool { r := b.record(t, "w"); return r != nil && r.Value.Job == "new" })
+	if err := a.Close(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -99,6 +99,80 @@ func TestBoundaries(t *testing.T) {
 	}
 }
 
+// What may still hold holds, as long as the store's clock does not say for certain that it is over: nothing is restarted then.
+func TestMayNotBeOver(t *testing.T) {
+	p, now := DefaultPolicy(), time.Now().UTC()
+	const bound = time.Second
+	for name, set := range map[string]func(v *View, over time.Duration){
+		"second sighting": func(v *View, over time.Duration) { v.Sight.Time = now.Add(-p.CheckInterval - over) },
+		"persistence":     func(v *View, over time.Duration) { v.Timer.Time = now.Add(-p.Persistence - over) },
+		"marker":          func(v *View, over time.Duration) { v.Marker = &Fact[Marker]{Value: Marker{Until: now.Add(-over)}} },
+		"pause": func(v *View, over time.Duration) {
+			v.Control = &Fact[Control]{Value: Control{Mode: Paused, Until: now.Add(-over)}}
+		},
+		"maintenance": func(v *View, over time.Duration) {
+			v.Control = &Fact[Control]{Value: Control{Mode: UnderMaintenance, Until: now.Add(-over)}}
+		},
+	} {
+		for over, restarts := range map[time.Duration]bool{-time.Hour: false, bound / 2: false, 2 * bound: true} {
+			v := ready(&p, now, BudgetUse{Worker: "w", Attempt: "i-1", At: now})
+			v.Bound = bound
+			set(v, over)
+			if s := p.Next(v); (s.Do == Intend) != restarts {
+				t.Errorf("%s, over for %v: %v: %s", name, over, s.Do, s.Why)
+			}
+		}
+	}
+	v := ready(&p, now, BudgetUse{Worker: "w", Attempt: "i-1", At: now})
+	v.Timer.Value.Episode = "r6"
+	if s := p.Next(v); s.Event != Armed {
+		t.Errorf("what is timed is another episode: %v %q: %s", s.Do, s.Event, s.Why)
+	}
+	// A replica that is behind shows an older record than the one that was seen: nothing begins anew for that.
+	v = ready(&p, now)
+	v.Sight.Value.Record, v.Sight.Value.Episode, v.Lock = 8, "r8", nil
+	if s := p.Next(v); s.Do != Wait || s.Event != "" {
+		t.Errorf("an older record than the one that was seen: %v %q: %s", s.Do, s.Event, s.Why)
+	}
+}
+
+// Whatever the last look before the command shows, beside what was intended, cancels it.
+func TestLastLookCancels(t *testing.T) {
+	p, now := DefaultPolicy(), time.Now().UTC()
+	for name, change := range map[string]func(v *View){
+		"":        func(*View) {},
+		"a pause": func(v *View) { v.Control = &Fact[Control]{Value: Control{Mode: Paused}} },
+		"maintenance": func(v *View) {
+			v.Control = &Fact[Control]{Value: Control{Mode: UnderMaintenance, Until: now.Add(time.Hour)}}
+		},
+		"a marker":                 func(v *View) { v.Marker = &Fact[Marker]{Value: Marker{Until: now.Add(time.Hour)}} },
+		"a heartbeat":              func(v *View) { v.Record = recordAt(Processing, time.Second, now) },
+		"another verdict":          func(v *View) { v.Record = recordAt(Failed, time.Hour, now) },
+		"no record":                func(v *View) { v.Record = nil },
+		"the time is over":         func(v *View) { v.Hand.Late = true },
+		"the intent was not heard": func(v *View) { v.Hand.Attempt = "" },
+	} {
+		v := ready(&p, now)
+		v.Case.Value.Attempts = []Attempt{{ID: "i-1", Incident: "i", By: "m", Verdict: Hung, Outcome: Running, At: now.Add(-time.Second)}}
+		v.Case.Value.Numbered, v.Hand.Attempt = 1, "i-1"
+		change(v)
+		s := p.Next(v)
+		if name == "" {
+			if s.Do != Run {
+				t.Errorf("nothing: %v: %s", s.Do, s.Why)
+			}
+			v.Confirmed = false
+			if s := p.Next(v); s.Do != Confirm {
+				t.Errorf("not looked yet: %v: %s", s.Do, s.Why)
+			}
+			continue
+		}
+		if s.Do != Write || s.Event != CancelledRestart {
+			t.Errorf("%s: %v %q: %s", name, s.Do, s.Event, s.Why)
+		}
+	}
+}
+
 // A place of the fleet's budget that was taken for a cancelled attempt is given back; that of another worker, or of an attempt
 // whose outcome is not known, is not.
 func TestCancelledAttemptGivesItsPlaceBack(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"time"
 
 	"natsfabric/fence"
 	"natsfabric/outcome"
@@ -49,6 +50,9 @@ func (c *Child) startLocked() error {
 	cmd := c.make()
 	cmd.Stdout, cmd.Stderr = both(cmd.Stdout, &c.out), both(cmd.Stderr, &c.out)
 	inOwnGroup(cmd)
+	if cmd.WaitDelay == 0 {
+		cmd.WaitDelay = time.Second // what it has started may keep its output open
+	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}

@@ -223,6 +223,24 @@ func TestCancelledIsTold(t *testing.T) {
 	}
 }
 
+// What has come of an attempt, and the end of an incident, are no news any more once Policy.Remind has passed.
+func TestOldNewsIsNotTold(t *testing.T) {
+	p, now := DefaultPolicy(), time.Now()
+	for ago, want := range map[time.Duration]string{time.Minute: "[restart-failed recovered]", p.Remind + time.Second: "[]"} {
+		at := now.Add(-ago)
+		v := &View{Worker: "w", Now: now, Record: recordAt(Processing, time.Second, now), Case: &Fact[Case]{Value: Case{
+			ID: "i", State: CaseRecovered, Verdict: Hung, Opened: at, Ended: at, Attempts: []Attempt{{ID: "i-1", Outcome: Broken, Finished: at}},
+		}}}
+		kinds := []string{}
+		for _, a := range p.Due(v) {
+			kinds = append(kinds, a.Kind)
+		}
+		if got := fmt.Sprint(kinds); got != want {
+			t.Errorf("%v later %s are told, want %s", ago, got, want)
+		}
+	}
+}
+
 // The longest retention that is allowed is one that the store takes.
 func TestLongestRetention(t *testing.T) {
 	p := DefaultPolicy()

@@ -118,3 +118,45 @@ func TestMostLooksReadOldRecordsOnly(t *testing.T) {
 		t.Fatal("a worker in state error, whose heartbeat is fresh, was never found")
 	}
 }
+
+// A look that would read many records one by one reads all of them.
+func TestManyOpenReadAll(t *testing.T) {
+	now := epoch
+	store := &counted{modelStore: newModelStore()}
+	store.now = func() time.Time { return now }
+	m, err := newMonitor(store, "model", config(DefaultPolicy(), &journal{}, &alerts{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.run.mono = func() monotime.Time { return monotime.Time(now.Sub(epoch)) }
+	set := func(key string, value any) {
+		t.Helper()
+		if _, err := store.set(store.modelStore.read(key, now), encode(value), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const well = maxSingle + 100
+	look := func(seen int) int {
+		t.Helper()
+		for i := range well {
+			set(fmt.Sprint(workerPrefix, "w", i), Record{V: 1, Worker: fmt.Sprint("w", i), State: Processing, ProgressAt: now})
+		}
+		for i := range seen {
+			set(fmt.Sprint(incidentPrefix, "w", i, ".sight"), Sighting{V: 1, Worker: fmt.Sprint("w", i), Verdict: Hung})
+		}
+		store.reads = 0
+		s, err := m.scan(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.fleet.Workers != well || len(s.due) != seen {
+			t.Fatalf("%d workers, %d of them to be looked after, want %d and %d", s.fleet.Workers, len(s.due), well, seen)
+		}
+		return store.reads
+	}
+	for _, c := range []struct{ seen, reads int }{{0, well}, {0, 1}, {maxSingle, maxSingle + 1}, {maxSingle + 1, well}} {
+		if got := look(c.seen); got != c.reads {
+			t.Errorf("with %d workers about whom something is open, %d records were read, want %d", c.seen, got, c.reads)
+		}
+	}
+}
