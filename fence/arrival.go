@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"natsfabric/internal/monotime"
 	"natsfabric/outcome"
 )
 
@@ -43,6 +44,8 @@ type arrival struct {
 	js   jetstream.JetStream
 	info jetstream.Stream
 	name string // of the stream
+	// window is for how long the stream knows a message by its ID.
+	window time.Duration
 }
 
 // openArrival finds the stream and refuses one that may lose the record of the highest token.
@@ -71,13 +74,14 @@ func openArrival(ctx context.Context, js jetstream.JetStream, stream string, may
 		return nil, c, outcome.New("open guarded stream", outcome.InvalidOperation, outcome.NotAccepted, "stream "+stream,
 			"the stream would forget the highest token: "+why)
 	}
-	return &arrival{js: js, info: s, name: stream}, c, nil
+	return &arrival{js: js, info: s, name: stream, window: c.Duplicates}, c, nil
 }
 
 // sent is one write on its way. It is sent again, as the same message, until the server says what became of it.
 type sent struct {
-	msg  *nats.Msg
-	open bool // an earlier sending has no answer
+	msg   *nats.Msg
+	open  bool          // an earlier sending has no answer
+	since monotime.Time // of the first sending; 0 before it
 }
 
 // newSent gives the message an identity unless it has one.
@@ -97,6 +101,13 @@ func (a *arrival) send(ctx context.Context, w *sent, expect uint64, subject stri
 	for {
 		if ctx.Err() != nil {
 			return nil, w.failed(outcome.DeadlineExceeded, "the context had ended before", context.Cause(ctx))
+		}
+		switch {
+		case w.since == 0:
+			w.since = monotime.Now()
+		case w.open && subject != w.msg.Subject && monotime.Since(w.since)+attemptTimeout > a.window:
+			// What is compared with another subject's last message is kept from being stored twice by its ID alone.
+			return nil, w.failed(outcome.Unavailable, "no answer, and the stream may soon not know the message again", nil)
 		}
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
 		ack, err := a.js.PublishMsg(attempt, w.msg, jetstream.WithRetryAttempts(0), a.expecting(w, expect, subject))

@@ -303,6 +303,75 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
+// A stream that knows a message by its ID for less time than an answer is waited for: what has no answer is not stored twice,
+// neither where the message's own subject is compared nor where another one is.
+func TestShortDuplicateWindow(t *testing.T) {
+	t.Parallel()
+	server := fabrictest.StartServer(t)
+	a := arrivals{server: server, js: jetStream(t, server.Connect(t))}
+	const window = 500 * time.Millisecond
+	for _, c := range []jetstream.StreamConfig{
+		{Name: "KV_app", Subjects: []string{"$KV.app.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, AllowRollup: true, DenyDelete: true, AllowDirect: true},
+		{Name: "ORDERS", Subjects: []string{"orders.>"}},
+	} {
+		c.Duplicates = window
+		if _, err := a.js.CreateStream(testContext(t), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proxy := server.Proxy(t)
+	nc, err := nats.Connect(proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js := jetStream(t, nc)
+	kv, st := a.kv(t, js, "alice"), a.stream(t, js)
+	ctx := tokenContext(t, 33)
+	if err := st.Raise(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, subject := range []string{"$KV.app.alice", "orders.new"} {
+		proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: subject, Answer: true, Action: fabrictest.Drop})
+	}
+	if rev, err := kv.Put(ctx, []byte("once")); err != nil || rev != 1 {
+		t.Errorf("the value stands at revision %d: %v", rev, err)
+	}
+	if _, err := st.Publish(ctx, order("once")); outcome.AcceptanceOf(err) != outcome.Unknown {
+		t.Errorf("nobody knows whether the message was stored, and Publish says %v", err)
+	}
+	if _, err := st.Publish(ctx, order("next")); err != nil {
+		t.Error(err)
+	}
+	if got := a.published(t); got != "once next" {
+		t.Errorf("the stream holds %q", got)
+	}
+}
+
+// A connection that is closed for good while a write has no answer leaves it unknown.
+func TestClosedWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	server := fabrictest.StartServer(t)
+	a := arrivals{server: server, js: jetStream(t, server.Connect(t))}
+	if _, err := a.js.CreateKeyValue(testContext(t), jetstream.KeyValueConfig{Bucket: "app"}); err != nil {
+		t.Fatal(err)
+	}
+	proxy := server.Proxy(t)
+	nc, err := nats.Connect(proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv := a.kv(t, jetStream(t, nc), "alice")
+	lost := proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$KV.app.alice", Answer: true, Action: fabrictest.Drop})
+	go func() { <-lost.Reached(); nc.Close() }()
+	if _, err := kv.Put(tokenContext(t, 33), []byte("once")); !errors.Is(err, outcome.Unavailable) || outcome.AcceptanceOf(err) != outcome.Unknown {
+		t.Errorf("%v", err)
+	}
+	if got := a.value(t, "alice"); got != "once" {
+		t.Errorf("the key holds %q", got)
+	}
+}
+
 // A holder that is overtaken while its own write is under way without an answer is told that the write may have taken
 // place, never that it did not.
 func TestOvertakenWithoutAnAnswer(t *testing.T) {

@@ -7,9 +7,8 @@ import (
 	"os/exec"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	"natsfabric/fabrictest"
 )
 
 // selfFenceChild is the process of a node whose lease is lost while a turn does not end.
@@ -34,48 +33,57 @@ func stopsItself(t *testing.T) {
 	}
 }
 
-// It is not stopped when the turns end in time or the lease comes back, and once at most.
+// It is not stopped when the turns end in time or the lease comes back, and once at most. The time is the bubble's own.
 func TestSelfFencer(t *testing.T) {
-	t.Parallel()
-	var did, running atomic.Int32
-	f, err := NewSelfFencer(SelfFence{After: 300 * time.Millisecond, Do: func(string) { did.Add(1) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	count := func() int { return int(running.Load()) }
+	synctest.Test(t, func(t *testing.T) {
+		const after = 15*selfFenceLook + selfFenceLook/2
+		var did, running atomic.Int32
+		f, err := NewSelfFencer(SelfFence{After: after, Do: func(string) { did.Add(1) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		count := func() int { return int(running.Load()) }
+		pass := func(d time.Duration) { <-time.After(d); synctest.Wait() }
+		want := func(n int32, what string) {
+			t.Helper()
+			if did.Load() != n {
+				t.Fatalf("%s: stopped %d times, want %d", what, did.Load(), n)
+			}
+		}
 
-	running.Store(2)
-	f.Lost("1", count)
-	running.Store(0)
-	f.done.Wait()
-	if did.Load() != 0 {
-		t.Fatal("stopped although the turns have ended")
-	}
+		running.Store(2)
+		f.Lost("1", count)
+		pass(after - time.Millisecond)
+		running.Store(0) // between the last look and the end
+		pass(2 * after)
+		want(0, "the turns have ended")
 
-	running.Store(1)
-	f.Lost("2", count)
-	f.Regained()
-	f.done.Wait()
-	if did.Load() != 0 {
-		t.Fatal("stopped although the lease came back")
-	}
+		running.Store(1)
+		f.Lost("2", count)
+		pass(after / 2)
+		f.Regained()
+		pass(2 * after)
+		want(0, "the lease came back")
 
-	f.Lost("3", count)
-	f.Lost("3 again", count)
-	fabrictest.Eventually(t, 10*time.Second, "the node to stop itself", func() bool { return did.Load() > 0 })
-	f.done.Wait()
-	if did.Load() != 1 {
-		t.Fatalf("stopped %d times", did.Load())
-	}
+		f.Lost("3", count)
+		pass(after / 2)
+		f.Lost("3 again", count)
+		pass(after/2 - time.Millisecond)
+		want(0, "its time is not over")
+		pass(2 * time.Millisecond)
+		want(1, "its time is over")
+		pass(2 * after)
+		want(1, "it was lost twice")
 
-	f.Lost("4", count)
-	f.Close()
-	f.Close()
-	f.Lost("5", count)
-	if did.Load() != 1 {
-		t.Fatal("stopped after Close")
-	}
-	if _, err := NewSelfFencer(SelfFence{After: -1}); err == nil {
-		t.Fatal("a time below 0 is allowed")
-	}
+		f.Lost("4", count)
+		f.Close()
+		f.Close()
+		pass(2 * after)
+		f.Lost("5", count)
+		pass(2 * after)
+		want(1, "it was closed")
+		if _, err := NewSelfFencer(SelfFence{After: -1}); err == nil {
+			t.Fatal("a time below 0 is allowed")
+		}
+	})
 }

@@ -54,7 +54,7 @@ type StreamGuard struct {
 }
 
 // Publish stores a message under the token of ctx. It is sent with a message ID, its own or one that is made, until the
-// server says what became of it. Refusals, with which nothing is stored: *StaleError, *SourceError, InvalidOperation
+// server says what became of it, and no longer than the stream's duplicate window keeps it from being stored twice. Refusals, with which nothing is stored: *StaleError, *SourceError, InvalidOperation
 // without a token or with an expected sequence of its own. DeadlineExceeded and Unavailable say by their acceptance
 // whether the message may have been stored. ctx without a deadline is bounded by DefaultWriteTimeout. m is not changed.
 func (g *StreamGuard) Publish(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
