@@ -67,11 +67,11 @@ const (
 // from the pipeline: neither waits for the other, and whatever monitor looks sends what is due (SV-7). Each alert's key is
 // claimed before it is sent, so it goes out once, and again after Policy.Remind while its cause lasts.
 func (p *Policy) Due(v *View) []Alert {
-	if v.Case == nil {
+	if v.Incident == nil {
 		return nil
 	}
 	f := p.Judge(v.Record, v.Now, v.Bound)
-	c := &v.Case.Value
+	c := &v.Incident.Value
 	var out []Alert
 	add := func(kind string, severity Severity, key string, ttl time.Duration, format string, args ...any) {
 		out = append(out, Alert{
@@ -109,13 +109,13 @@ func (p *Policy) Due(v *View) []Alert {
 			out[n].Attempt, out[n].Incident, out[n].Verdict = a.ID, a.Incident, a.Verdict
 		}
 	}
-	if c.State != CaseOpen {
+	if c.State != IncidentOpen {
 		took := c.Ended.Sub(c.Opened).Round(time.Second)
 		switch {
 		case old(c.Ended):
-		case c.State == CaseRecovered:
+		case c.State == IncidentRecovered:
 			add(AlertRecovered, Info, c.ID, once, "%s has recovered after %v: %s", v.Worker, took, c.How)
-		case c.State == CaseGone:
+		case c.State == IncidentGone:
 			add(AlertGone, Warning, c.ID, once, "%s was %s for %v and is watched no more: %s", v.Worker, c.Verdict, took, c.How)
 		}
 		return out

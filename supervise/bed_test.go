@@ -224,8 +224,8 @@ func (b *bed) work(t testing.TB, id string) *worker {
 	return w
 }
 
-// caseOf returns a worker's case as the store holds it.
-func (b *bed) caseOf(t testing.TB, worker string) *Case {
+// incidentOf returns a worker's incident as the store holds it.
+func (b *bed) incidentOf(t testing.TB, worker string) *Incident {
 	t.Helper()
 	all, err := Incidents(testContext(t), b.sh, worker)
 	if err != nil {

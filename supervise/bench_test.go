@@ -25,10 +25,10 @@ func BenchmarkDecision(b *testing.B) {
 	healthy := &View{Worker: "w", Now: now, Record: recordAt(Processing, 5*time.Second, now), Self: "m", Hands: true}
 	hung := &View{
 		Worker: "w", Now: now, Record: recordAt(Processing, 10*time.Minute, now), Self: "m", Hands: true, Fleet: Fleet{Workers: benchWorkers, Broken: 1},
-		Sight: &Fact[Sighting]{Time: now.Add(-5 * time.Minute), Value: Sighting{Verdict: Hung, Episode: "r7", Record: 7}},
-		Timer: &Fact[Timer]{Time: now.Add(-4 * time.Minute), Value: Timer{Verdict: Hung, Episode: "r7", Record: 7}},
-		Lock:  &Fact[Lock]{Value: Lock{By: "another"}},
-		Case:  &Fact[Case]{Value: Case{ID: "i", State: CaseOpen, Verdict: Hung}},
+		Sight:    &Fact[Sighting]{Time: now.Add(-5 * time.Minute), Value: Sighting{Verdict: Hung, Episode: "r7", Record: 7}},
+		Timer:    &Fact[Timer]{Time: now.Add(-4 * time.Minute), Value: Timer{Verdict: Hung, Episode: "r7", Record: 7}},
+		Lock:     &Fact[Lock]{Value: Lock{By: "another"}},
+		Incident: &Fact[Incident]{Value: Incident{ID: "i", State: IncidentOpen, Verdict: Hung}},
 	}
 	for name, v := range map[string]*View{"healthy": healthy, "hung": hung} {
 		b.Run(name, func(b *testing.B) {

@@ -14,7 +14,7 @@ func TestBoundaries(t *testing.T) {
 	look := func(attempts ...Attempt) Step {
 		v := ready(&p, now, BudgetUse{Worker: "w", Attempt: "i-1", At: now})
 		v.Bound = bound
-		v.Case.Value.Attempts = attempts
+		v.Incident.Value.Attempts = attempts
 		s := p.Next(v)
 		if s.Do == Write && s.Event == "" { // what is refused, or waits, first gives its lock back
 			v.Lock = nil
@@ -73,12 +73,12 @@ func TestBoundaries(t *testing.T) {
 		t.Errorf("a command that may run: %v %q: %s", s.Do, s.Event, s.Why)
 	}
 	v := ready(&p, now)
-	v.Bound, v.Case.Value.Attempts = bound, []Attempt{running(p.until() + time.Hour)}
+	v.Bound, v.Incident.Value.Attempts = bound, []Attempt{running(p.until() + time.Hour)}
 	s := p.Next(v)
 	if s.Do != Write || s.Event != UnknownRestart {
 		t.Fatalf("a command that has ended: %v %q: %s", s.Do, s.Event, s.Why)
 	}
-	var written Case
+	var written Incident
 	if err := json.Unmarshal(s.change.value, &written); err != nil {
 		t.Fatal(err)
 	}
@@ -88,8 +88,8 @@ func TestBoundaries(t *testing.T) {
 
 	// The own one is cancelled once it is too late for its command.
 	v = ready(&p, now)
-	v.Case.Value.Attempts = []Attempt{running(time.Second)}
-	v.Case.Value.Attempts[0].By, v.Hand.Attempt = "m", "i-1"
+	v.Incident.Value.Attempts = []Attempt{running(time.Second)}
+	v.Incident.Value.Attempts[0].By, v.Hand.Attempt = "m", "i-1"
 	if s := p.Next(v); s.Do != Run {
 		t.Errorf("in time: %v: %s", s.Do, s.Why)
 	}
@@ -153,8 +153,8 @@ func TestLastLookCancels(t *testing.T) {
 		"the intent was not heard": func(v *View) { v.Hand.Attempt = "" },
 	} {
 		v := ready(&p, now)
-		v.Case.Value.Attempts = []Attempt{{ID: "i-1", Incident: "i", By: "m", Verdict: Hung, Outcome: Running, At: now.Add(-time.Second)}}
-		v.Case.Value.Numbered, v.Hand.Attempt = 1, "i-1"
+		v.Incident.Value.Attempts = []Attempt{{ID: "i-1", Incident: "i", By: "m", Verdict: Hung, Outcome: Running, At: now.Add(-time.Second)}}
+		v.Incident.Value.Numbered, v.Hand.Attempt = 1, "i-1"
 		change(v)
 		s := p.Next(v)
 		if name == "" {
@@ -180,8 +180,8 @@ func TestCancelledAttemptGivesItsPlaceBack(t *testing.T) {
 	p.FleetBudget = 1
 	for o, want := range map[Outcome]Do{Cancelled: Write, Broken: Wait, Unknown: Wait} {
 		v := ready(&p, now, BudgetUse{Worker: "w", Attempt: "i-1", At: now.Add(-20 * time.Minute)})
-		v.Case.Value.Numbered = 1
-		v.Case.Value.Attempts = []Attempt{{ID: "i-1", By: "m", Outcome: o, At: now.Add(-20 * time.Minute), Finished: now.Add(-19 * time.Minute)}}
+		v.Incident.Value.Numbered = 1
+		v.Incident.Value.Attempts = []Attempt{{ID: "i-1", By: "m", Outcome: o, At: now.Add(-20 * time.Minute), Finished: now.Add(-19 * time.Minute)}}
 		s := p.Next(v)
 		if s.Do == Write && s.change.value == nil { // the lock, given back
 			v.Lock = nil

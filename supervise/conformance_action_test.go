@@ -38,7 +38,7 @@ func breaker(t *testing.T) {
 	if collected < 3 {
 		t.Errorf("logs were collected %d times", collected)
 	}
-	if used := b.caseOf(t, "w").used(time.Time{}); used != 3 {
+	if used := b.incidentOf(t, "w").used(time.Time{}); used != 3 {
 		t.Errorf("the breaker has counted %d", used)
 	}
 	m.until(t, func() bool { return m.Metrics().Decisions[Refused] > 0 })
@@ -65,7 +65,7 @@ func cooldown(t *testing.T) {
 	})
 	for {
 		timer, sight := b.key(t, "w", "timer"), b.key(t, "w", "sight")
-		if a := b.caseOf(t, "w").lastRestart(); a.Outcome == Done && !b.now(t).Before(a.Finished.Add(p.Cooldown)) {
+		if a := b.incidentOf(t, "w").lastRestart(); a.Outcome == Done && !b.now(t).Before(a.Finished.Add(p.Cooldown)) {
 			break // they were read before, but perhaps only just
 		}
 		if timer.Exists() || sight.Exists() {
@@ -91,7 +91,7 @@ func escalation(t *testing.T) {
 	if page.Severity != Page || !strings.Contains(page.Text, "restart did not recover") {
 		t.Errorf("the page: %+v", page)
 	}
-	c := b.caseOf(t, "w")
+	c := b.incidentOf(t, "w")
 	if after := page.Time.Sub(c.Attempts[0].Finished); after < p.EscalateAfter {
 		t.Errorf("paged %v after the restart", after)
 	}
@@ -128,7 +128,7 @@ func commandFails(t *testing.T) {
 		t.Errorf("tried again only after %v", gap)
 	}
 	a.wait(t, AlertRestarted)
-	if used := b.caseOf(t, "w").used(time.Time{}); used != 2 {
+	if used := b.incidentOf(t, "w").used(time.Time{}); used != 2 {
 		t.Errorf("the breaker has counted %d", used)
 	}
 }
@@ -177,7 +177,7 @@ func unknownOutcome(t *testing.T) {
 	b, p := newBed(t), fast()
 	j, a := &journal{}, &alerts{}
 	j.do = func(o Order) Result {
-		c := b.caseOf(t, "w")
+		c := b.incidentOf(t, "w")
 		if r := c.running(); r == nil || r.ID != o.Attempt {
 			t.Errorf("the command runs, and the store has %+v", c.Attempts)
 		}
@@ -190,7 +190,7 @@ func unknownOutcome(t *testing.T) {
 		t.Errorf("the page: %+v", page)
 	}
 	first := j.wait(t, 1)[0]
-	if used := b.caseOf(t, "w").used(time.Time{}); used != 1 {
+	if used := b.incidentOf(t, "w").used(time.Time{}); used != 1 {
 		t.Errorf("the breaker has counted %d", used)
 	}
 	second := j.wait(t, 2)[1]
@@ -224,7 +224,7 @@ func markers(t *testing.T) {
 		}
 	}
 	m.until(t, func() bool {
-		c := b.caseOf(t, "late")
+		c := b.incidentOf(t, "late")
 		return c != nil && len(c.Attempts) > 0 && c.Attempts[0].Outcome == Cancelled
 	})
 	for range 5 {
@@ -233,7 +233,7 @@ func markers(t *testing.T) {
 	if got := j.list(); len(got) > 0 {
 		t.Fatalf("restarted during a planned action: %+v", got)
 	}
-	if c := b.caseOf(t, "w"); c != nil {
+	if c := b.incidentOf(t, "w"); c != nil {
 		t.Errorf("an incident: %+v", c)
 	}
 	if e := b.key(t, "late", "timer"); e.Exists() {

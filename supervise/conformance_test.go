@@ -127,14 +127,14 @@ func seenTwice(t *testing.T) {
 		first.look(t)
 		second.look(t)
 	}
-	if c := b.caseOf(t, "w"); c != nil {
+	if c := b.incidentOf(t, "w"); c != nil {
 		t.Fatalf("confirmed within one check interval: %+v", c)
 	}
 	sight := b.key(t, "w", "sight")
 	second.policy(func(p *Policy) { p.CheckInterval = 50 * time.Millisecond })
 	fabrictest.Eventually(t, readyIn, "the other monitor's second look to confirm", func() bool {
 		second.look(t)
-		return b.caseOf(t, "w") != nil
+		return b.incidentOf(t, "w") != nil
 	})
 	if again := b.key(t, "w", "sight"); again.Revision != sight.Revision {
 		t.Errorf("the first sighting was written again: revision %d, then %d", sight.Revision, again.Revision)
@@ -234,7 +234,7 @@ func persistence(t *testing.T) {
 	b.monitor(t, config(p, j, &alerts{}))
 	b.monitor(t, config(p, j, &alerts{}))
 	b.waitEvent(t, "w", DoneRestart, "")
-	c := b.caseOf(t, "w")
+	c := b.incidentOf(t, "w")
 	if lasted := c.Attempts[0].At.Sub(armed.Time); lasted < p.Persistence {
 		t.Errorf("restarted after %v, before it had lasted %v", lasted, p.Persistence)
 	} else if lasted > p.Persistence+20*time.Second {
@@ -247,7 +247,7 @@ func persistence(t *testing.T) {
 	b.say(t, Record{Worker: "x", State: Processing})
 	since := b.waitEvent(t, "x", Armed, "1").Time
 	b.waitEvent(t, "x", DoneRestart, "")
-	if lasted := b.caseOf(t, "x").Attempts[0].At.Sub(since); lasted < p.Persistence {
+	if lasted := b.incidentOf(t, "x").Attempts[0].At.Sub(since); lasted < p.Persistence {
 		t.Errorf("restarted after %v, before it had lasted %v", lasted, p.Persistence)
 	}
 }
@@ -335,8 +335,8 @@ func lastLook(t *testing.T) {
 			}
 			fabrictest.Eventually(t, readyIn, "the worker to recover", func() bool {
 				look()
-				c := b.caseOf(t, "w")
-				return back && c != nil && c.State == CaseRecovered
+				c := b.incidentOf(t, "w")
+				return back && c != nil && c.State == IncidentRecovered
 			})
 			if got := j.list(); len(got) > 0 {
 				t.Fatalf("restarted: %+v", got)
@@ -347,7 +347,7 @@ func lastLook(t *testing.T) {
 					t.Errorf("key %s was left behind: %s", key, e.Value)
 				}
 			}
-			for _, a := range b.caseOf(t, "w").Attempts {
+			for _, a := range b.incidentOf(t, "w").Attempts {
 				if a.Outcome != Cancelled {
 					t.Errorf("attempt %+v", a)
 				}

@@ -48,13 +48,13 @@
 //     worker when the attempt counts as unknown already.
 //   - An alert may come twice when a monitor dies, or loses the store, between sending it and writing that down.
 //   - The servers' clocks must agree: ages shift by as much as they differ when the stream's leader changes.
-//   - Audit events are written beside the decisions; a monitor that is killed may take the last ones with it. The case itself
-//     never depends on them.
+//   - Audit events are written beside the decisions; a monitor that is killed may take the last ones with it. The
+//     incident itself never depends on them.
 //   - Whoever may write the bucket SUPERVISE may have any worker restarted, or none: permissions are for the operator to set.
 //
 // # States
 //
-// Of an incident ([CaseState]): open, recovered, gone. Of an attempt ([Outcome]): running, then done, failed, unknown or
+// Of an incident ([IncidentState]): open, recovered, gone. Of an attempt ([Outcome]): running, then done, failed, unknown or
 // cancelled. Each constant says where it may go.
 //
 // # Failure handling

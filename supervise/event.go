@@ -37,9 +37,9 @@ const (
 	// Escalated: a page went out because a restart did not recover the worker.
 	Escalated EventKind = "escalated"
 	// Recovered: a fresh heartbeat has ended the incident.
-	Recovered EventKind = EventKind(CaseRecovered)
+	Recovered EventKind = EventKind(IncidentRecovered)
 	// Gone: the worker's record has expired, and the incident with it.
-	Gone EventKind = EventKind(CaseGone)
+	Gone EventKind = EventKind(IncidentGone)
 )
 
 // Event is one decision about a worker and its reason: the audit. It is written once, whichever monitors come to it, and

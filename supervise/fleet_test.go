@@ -99,7 +99,7 @@ func TestPauseAndMaintenance(t *testing.T) {
 	fabrictest.Eventually(t, readyIn, "the worker to look hung", func() bool { m.look(t); return b.workers(t, p)["w"].Verdict == Hung })
 	b.outlast(t, p.HungAfter)
 	m.look(t)
-	if n := len(a.of(AlertConfirmed)); n > 0 || b.caseOf(t, "w") != nil {
+	if n := len(a.of(AlertConfirmed)); n > 0 || b.incidentOf(t, "w") != nil {
 		t.Error("alerted under maintenance")
 	}
 	set(Paused, 0)
@@ -126,7 +126,7 @@ func TestPauseAndMaintenance(t *testing.T) {
 	}
 	resumed := b.now(t)
 	m.until(t, func() bool { return len(j.list()) == 1 })
-	if after := b.caseOf(t, "w").Attempts[0].At.Sub(resumed); after < p.Persistence {
+	if after := b.incidentOf(t, "w").Attempts[0].At.Sub(resumed); after < p.Persistence {
 		t.Errorf("restarted %v after the resume: the pause was counted in", after)
 	}
 	if was, err := ClearControl(ctx, b.sh); err != nil || was != nil {
@@ -201,18 +201,18 @@ func TestErrorOutlivesTheRestart(t *testing.T) {
 	m := b.still(t, config(p, j, a))
 	m.until(t, func() bool { return len(j.list()) == 1 })
 	m.until(t, func() bool { return len(a.of(AlertUnrecovered)) > 0 })
-	if c := b.caseOf(t, "w"); c.State != CaseOpen || len(a.of(AlertRecovered)) > 0 {
+	if c := b.incidentOf(t, "w"); c.State != IncidentOpen || len(a.of(AlertRecovered)) > 0 {
 		t.Fatalf("the incident is %s: %s", c.State, c.How)
 	}
 	b.say(t, Record{Worker: "w", State: Idle})
-	m.until(t, func() bool { return b.caseOf(t, "w").State == CaseRecovered })
+	m.until(t, func() bool { return b.incidentOf(t, "w").State == IncidentRecovered })
 }
 
 // Who was told that a worker is being restarted is told that it was not; nobody else is.
 func TestCancelledIsTold(t *testing.T) {
 	p, now := DefaultPolicy(), time.Now()
-	v := &View{Worker: "w", Now: now, Record: recordAt(Processing, time.Second, now), Case: &Fact[Case]{Value: Case{
-		ID: "i", State: CaseOpen, Verdict: Hung, Attempts: []Attempt{{ID: "i-1", Outcome: Cancelled, Finished: now, Detail: "it recovered"}},
+	v := &View{Worker: "w", Now: now, Record: recordAt(Processing, time.Second, now), Incident: &Fact[Incident]{Value: Incident{
+		ID: "i", State: IncidentOpen, Verdict: Hung, Attempts: []Attempt{{ID: "i-1", Outcome: Cancelled, Finished: now, Detail: "it recovered"}},
 	}}}
 	if got := p.Due(v); len(got) > 0 {
 		t.Errorf("nobody was told of it, and now: %+v", got)
@@ -228,8 +228,8 @@ func TestOldNewsIsNotTold(t *testing.T) {
 	p, now := DefaultPolicy(), time.Now()
 	for ago, want := range map[time.Duration]string{time.Minute: "[restart-failed recovered]", p.Remind + time.Second: "[]"} {
 		at := now.Add(-ago)
-		v := &View{Worker: "w", Now: now, Record: recordAt(Processing, time.Second, now), Case: &Fact[Case]{Value: Case{
-			ID: "i", State: CaseRecovered, Verdict: Hung, Opened: at, Ended: at, Attempts: []Attempt{{ID: "i-1", Outcome: Broken, Finished: at}},
+		v := &View{Worker: "w", Now: now, Record: recordAt(Processing, time.Second, now), Incident: &Fact[Incident]{Value: Incident{
+			ID: "i", State: IncidentRecovered, Verdict: Hung, Opened: at, Ended: at, Attempts: []Attempt{{ID: "i-1", Outcome: Broken, Finished: at}},
 		}}}
 		kinds := []string{}
 		for _, a := range p.Due(v) {
@@ -248,7 +248,7 @@ func TestLongestRetention(t *testing.T) {
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if s := p.writeCase(&View{Worker: "w"}, &Case{}, ""); s.change.ttl > kvlocation.MaxSharedTTL {
+	if s := p.writeIncident(&View{Worker: "w"}, &Incident{}, ""); s.change.ttl > kvlocation.MaxSharedTTL {
 		t.Errorf("a case is written for %v", s.change.ttl)
 	}
 }
@@ -333,7 +333,7 @@ func TestCloseWaitsForTheCommand(t *testing.T) {
 	go func() { m.Close(); close(closed) }()
 	close(goOn)
 	<-closed
-	if a := b.caseOf(t, "w").last(); a.Outcome != Done || a.Detail != "slowly" {
+	if a := b.incidentOf(t, "w").last(); a.Outcome != Done || a.Detail != "slowly" {
 		t.Errorf("attempt %+v", a)
 	}
 	m.Close()
@@ -346,12 +346,12 @@ func TestWorkerThatIsGone(t *testing.T) {
 	a := &alerts{}
 	b.say(t, Record{Worker: "w", State: Processing})
 	m := b.still(t, config(p, &journal{}, a))
-	m.until(t, func() bool { c := b.caseOf(t, "w"); return c != nil })
+	m.until(t, func() bool { c := b.incidentOf(t, "w"); return c != nil })
 	if err := remove(testContext(t), b.sh, workerPrefix+"w"); err != nil {
 		t.Fatal(err)
 	}
 	m.until(t, func() bool { return len(a.of(AlertGone)) > 0 })
-	if c := b.caseOf(t, "w"); c.State != CaseGone {
+	if c := b.incidentOf(t, "w"); c.State != IncidentGone {
 		t.Errorf("case %+v", c)
 	}
 }
@@ -359,7 +359,7 @@ func TestWorkerThatIsGone(t *testing.T) {
 // A worker that says in order that it has stopped ends its incident, however late that is seen.
 func TestStoppedEndsTheIncident(t *testing.T) {
 	p, now := DefaultPolicy(), time.Now()
-	v := &View{Worker: "w", Now: now, Record: recordAt(Stopped, 3*p.HungAfter, now), Case: &Fact[Case]{Value: Case{ID: "i", State: CaseOpen, Verdict: Hung}}}
+	v := &View{Worker: "w", Now: now, Record: recordAt(Stopped, 3*p.HungAfter, now), Incident: &Fact[Incident]{Value: Incident{ID: "i", State: IncidentOpen, Verdict: Hung}}}
 	if s := p.Next(v); s.Do != Write || s.Event != Recovered {
 		t.Errorf("%v %s: %s", s.Do, s.Event, s.Why)
 	}
@@ -371,7 +371,7 @@ func ready(p *Policy, now time.Time, used ...BudgetUse) *View {
 	v := &View{
 		Worker: "w", Self: "m", Now: now, Record: recordAt(Processing, time.Hour, now), Hands: true, Confirmed: true, Fleet: Fleet{Workers: 100, Broken: 1},
 		Sight: &Fact[Sighting]{Time: now.Add(-p.Persistence - time.Hour), Value: seen}, Timer: &Fact[Timer]{Time: now.Add(-p.Persistence - time.Minute), Value: Timer(seen)},
-		Lock: &Fact[Lock]{Value: Lock{By: "m"}}, Case: &Fact[Case]{Value: Case{ID: "i", State: CaseOpen, Verdict: Hung}},
+		Lock: &Fact[Lock]{Value: Lock{By: "m"}}, Incident: &Fact[Incident]{Value: Incident{ID: "i", State: IncidentOpen, Verdict: Hung}},
 		Budget: &Fact[Budget]{Value: Budget{Used: used}},
 	}
 	v.Hand.Collected = true

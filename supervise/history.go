@@ -72,10 +72,10 @@ func Workers(ctx context.Context, sh *kvlocation.Shared, p Policy, expected []st
 		if v.Record != nil {
 			st.Record = v.Record.Value
 		}
-		if v.Case != nil {
-			st.Restarts = v.Case.Value.used(v.Now.Add(-p.BreakerWindow))
-			if v.Case.Value.State == CaseOpen {
-				st.Incident = v.Case.Value.ID
+		if v.Incident != nil {
+			st.Restarts = v.Incident.Value.used(v.Now.Add(-p.BreakerWindow))
+			if v.Incident.Value.State == IncidentOpen {
+				st.Incident = v.Incident.Value.ID
 			}
 		}
 		if why, _ := v.planned(); why != "" {
@@ -90,7 +90,7 @@ func Workers(ctx context.Context, sh *kvlocation.Shared, p Policy, expected []st
 // Incidents returns the present or latest incident of each worker, of one worker when worker is not empty, the oldest
 // first. Errors are *outcome.Error: InvalidOperation for an ID that is not allowed, Unavailable when the store does not
 // answer.
-func Incidents(ctx context.Context, sh *kvlocation.Shared, worker string) ([]Case, error) {
+func Incidents(ctx context.Context, sh *kvlocation.Shared, worker string) ([]Incident, error) {
 	prefix := incidentPrefix
 	if worker != "" {
 		token, err := escape(worker)
@@ -99,15 +99,15 @@ func Incidents(ctx context.Context, sh *kvlocation.Shared, worker string) ([]Cas
 		}
 		prefix += token + "."
 	}
-	var out []Case
+	var out []Incident
 	err := sh.List(ctx, prefix, func(e kvlocation.SharedEntry) bool {
 		v := View{}
-		if v.take(e); v.Case != nil {
-			out = append(out, v.Case.Value)
+		if v.take(e); v.Incident != nil {
+			out = append(out, v.Incident.Value)
 		}
 		return true
 	})
-	slices.SortFunc(out, func(a, b Case) int { return a.Opened.Compare(b.Opened) })
+	slices.SortFunc(out, func(a, b Incident) int { return a.Opened.Compare(b.Opened) })
 	return out, err
 }
 

@@ -15,7 +15,7 @@ import (
 //
 //	worker.<w>                    Record        what the worker says of itself
 //	marker.<w>                    Marker        a planned action that makes it look broken
-//	incident.<w>.case             Case          the incident, and the restarts of the last day: breaker, cooldown, intent
+//	incident.<w>.case             Incident      the incident, and the restarts of the last day: breaker, cooldown, intent
 //	incident.<w>.sight            Sighting      when a verdict was first seen
 //	incident.<w>.timer            Timer         since when a confirmed verdict lasts
 //	incident.<w>.lock             Lock          who works on the worker now

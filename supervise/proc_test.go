@@ -253,8 +253,8 @@ func TestMonitorsKilledAndFrozen(t *testing.T) {
 				}
 				b.monitor(t, config(p, Request{connect(t, b.url), "restart.{worker}"}, &alerts{}))
 				fabrictest.Eventually(t, readyIn, "the worker to recover", func() bool {
-					c := b.caseOf(t, "w")
-					return c != nil && c.State == CaseRecovered
+					c := b.incidentOf(t, "w")
+					return c != nil && c.State == IncidentRecovered
 				})
 				if len(d.list()) == 0 {
 					t.Error("the worker was never restarted")
@@ -268,7 +268,7 @@ func TestMonitorsKilledAndFrozen(t *testing.T) {
 					b.outlast(t, 5*p.CheckInterval)
 				}
 				d.check(t, p)
-				c := b.caseOf(t, "w")
+				c := b.incidentOf(t, "w")
 				if a := c.running(); a != nil {
 					t.Errorf("attempt %s was never settled", a.ID)
 				}

@@ -157,15 +157,15 @@ func TestWrongClocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	fabrictest.Eventually(t, readyIn, "the worker to be restarted and to recover", func() bool {
-		x := b.caseOf(t, "w")
-		return len(d.list()) == 1 && x != nil && x.State == CaseRecovered
+		x := b.incidentOf(t, "w")
+		return len(d.list()) == 1 && x != nil && x.State == IncidentRecovered
 	})
 	b.outlast(t, p.Cooldown)
 	if got := d.list(); len(got) != 1 {
 		t.Errorf("%d restarts", len(got))
 	}
 	d.check(t, p)
-	x := b.caseOf(t, "w")
+	x := b.incidentOf(t, "w")
 	if now := b.now(t); x.Opened.After(now) || now.Sub(x.Opened) > time.Hour {
 		t.Errorf("the incident was opened at %v by a wrong clock; the store's is %v", x.Opened, now)
 	}

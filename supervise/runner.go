@@ -56,7 +56,7 @@ type runner struct {
 type hand struct {
 	Hand
 	until monotime.Time
-	// intent is the case as the intent left it: an older reading says nothing about the attempt.
+	// intent is the incident as the intent left it: an older reading says nothing about the attempt.
 	intent kvlocation.SharedEntry
 }
 
@@ -191,7 +191,7 @@ func (r *runner) run(ctx context.Context, v *View, s Step, h *hand, restarter Re
 	token, _ := escape(v.Worker)
 	o := Order{
 		Worker: v.Worker, Verdict: s.Attempt.Verdict, Incident: s.Attempt.Incident, Attempt: s.Attempt.ID,
-		Token:    fence.Token{Source: r.mesh + "/supervise/" + token, Epoch: r.keys.Epoch(), Sequence: v.Case.Revision()},
+		Token:    fence.Token{Source: r.mesh + "/supervise/" + token, Epoch: r.keys.Epoch(), Sequence: v.Incident.Revision()},
 		NotAfter: s.Attempt.At.Add(r.policy.LaunchWindow),
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.policy.CommandLimit)
@@ -228,6 +228,6 @@ func (r *runner) collect(ctx context.Context, v *View, s Step, c Collector) *Log
 	if l.Error != "" {
 		reason += ", " + l.Error
 	}
-	r.record(Event{Worker: v.Worker, Incident: s.Incident, Kind: Collected, Of: fmt.Sprint(v.Case.Value.Numbered + 1), Reason: reason, By: r.self, Time: ceil(v.Now)})
+	r.record(Event{Worker: v.Worker, Incident: s.Incident, Kind: Collected, Of: fmt.Sprint(v.Incident.Value.Numbered + 1), Reason: reason, By: r.self, Time: ceil(v.Now)})
 	return &l
 }

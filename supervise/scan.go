@@ -191,8 +191,8 @@ func (m *Monitor) records(ctx context.Context, s *scan, odd *oddities, all bool)
 // wants reports whether the worker's record is wanted in each look: something is open about it, or it is expected and had
 // none.
 func (m *Monitor) wants(v *View) bool {
-	c := v.Case
-	open := c != nil && (c.Value.State == CaseOpen || c.Value.running() != nil)
+	c := v.Incident
+	open := c != nil && (c.Value.State == IncidentOpen || c.Value.running() != nil)
 	return open || v.Sight != nil || v.Timer != nil || v.Lock != nil || m.run.holds(v.Worker) || v.Expected && !m.census.have[v.Worker]
 }
 
@@ -210,7 +210,7 @@ func (m *Monitor) quiet(s *scan, v *View) {
 
 // look judges a worker that has more than a healthy record.
 func (m *Monitor) look(s *scan, v *View) {
-	if v.Record == nil && v.Case == nil && !v.Expected {
+	if v.Record == nil && v.Incident == nil && !v.Expected {
 		return // no worker of ours: a marker that came early, or keys that are about to expire
 	}
 	p := &m.cfg.Policy
@@ -228,7 +228,7 @@ func (m *Monitor) look(s *scan, v *View) {
 			s.fleet.Broken++
 		}
 	}
-	if v.Case != nil && v.Case.Value.State == CaseOpen {
+	if v.Incident != nil && v.Incident.Value.State == IncidentOpen {
 		s.incidents++
 	}
 	// The fleet is not counted yet. It can only turn a step into a wait, which is found when the step is taken.

@@ -99,12 +99,12 @@ func TestMostLooksReadOldRecordsOnly(t *testing.T) {
 		t.Fatal("a worker that hangs was not found between")
 	}
 	token := incidentPrefix + "w7.case"
-	if c := factOf[Case](store.modelStore.read(token, now)); c == nil || c.Value.State != CaseOpen {
+	if c := factOf[Incident](store.modelStore.read(token, now)); c == nil || c.Value.State != IncidentOpen {
 		t.Fatalf("its incident: %+v", c)
 	}
 	delete(quiet, "w7")
 	look(check)
-	if c := factOf[Case](store.modelStore.read(token, now)); c.Value.State != CaseRecovered {
+	if c := factOf[Incident](store.modelStore.read(token, now)); c.Value.State != IncidentRecovered {
 		t.Fatalf("it has recovered: %+v", c.Value)
 	}
 	// What only a fresh record can show is found by the next look at all of them.

@@ -71,8 +71,8 @@ type Step struct {
 func (p *Policy) Next(v *View) Step {
 	f := p.Judge(v.Record, v.Now, v.Bound)
 	s := p.next(v, f)
-	if v.Case != nil && s.Incident == "" && v.Case.Value.State == CaseOpen {
-		s.Incident = v.Case.Value.ID
+	if v.Incident != nil && s.Incident == "" && v.Incident.Value.State == IncidentOpen {
+		s.Incident = v.Incident.Value.ID
 	}
 	if s.Do == Wait && v.Lock != nil && v.Lock.Value.By == v.Self {
 		return Step{Do: Write, Why: "unlock: " + s.Why, Incident: s.Incident, change: change{at: v.Lock.at}}
@@ -85,13 +85,13 @@ func (p *Policy) next(v *View, f Finding) Step {
 		return s
 	}
 	if v.Record == nil && !v.Expected {
-		if v.Case != nil && v.Case.Value.State == CaseOpen {
-			return p.end(v, CaseGone, "its record has expired, and nobody expects it")
+		if v.Incident != nil && v.Incident.Value.State == IncidentOpen {
+			return p.end(v, IncidentGone, "its record has expired, and nobody expects it")
 		}
 		return p.clear(v, Step{Why: "it has no record, and nobody expects it"})
 	}
-	if v.Case != nil && v.Case.Value.State == CaseOpen && (f.Fresh || v.stopped()) && f.Verdict != v.Case.Value.Verdict && !v.stillFailed() {
-		return p.end(v, CaseRecovered, f.Why())
+	if v.Incident != nil && v.Incident.Value.State == IncidentOpen && (f.Fresh || v.stopped()) && f.Verdict != v.Incident.Value.Verdict && !v.stillFailed() {
+		return p.end(v, IncidentRecovered, f.Why())
 	}
 	if f.Verdict == Healthy {
 		return p.clear(v, Step{Why: f.Why()})
@@ -108,8 +108,8 @@ func (p *Policy) next(v *View, f Finding) Step {
 // settle ends the attempt whose outcome is open.
 func (p *Policy) settle(v *View, f Finding) (Step, bool) {
 	var a *Attempt
-	if v.Case != nil {
-		a = v.Case.Value.running()
+	if v.Incident != nil {
+		a = v.Incident.Value.running()
 	}
 	mine := a != nil && a.By == v.Self
 	switch {
@@ -144,13 +144,13 @@ func (p *Policy) settle(v *View, f Finding) (Step, bool) {
 
 // outcome writes what became of the attempt under way.
 func (p *Policy) outcome(v *View, o Outcome, detail string, event EventKind) Step {
-	c := v.Case.Value.clone(p.since(v))
+	c := v.Incident.Value.clone(p.since(v))
 	a := c.running()
 	a.Outcome, a.Detail, a.Finished = o, clip(detail, maxDetail), ceil(v.Now.Add(v.Bound))
 	if o == Unknown && a.By != v.Self {
 		a.Finished = a.At.Add(p.until())
 	}
-	s := p.writeCase(v, &c, fmt.Sprintf("attempt %s: %s: %s", a.ID, o, detail))
+	s := p.writeIncident(v, &c, fmt.Sprintf("attempt %s: %s: %s", a.ID, o, detail))
 	s.Event, s.Of = event, fmt.Sprint(c.Numbered)
 	return s
 }
@@ -159,20 +159,20 @@ func (p *Policy) outcome(v *View, o Outcome, detail string, event EventKind) Ste
 const maxDetail = 300
 
 // end ends the incident.
-func (p *Policy) end(v *View, state CaseState, how string) Step {
-	c := v.Case.Value.clone(p.since(v))
+func (p *Policy) end(v *View, state IncidentState, how string) Step {
+	c := v.Incident.Value.clone(p.since(v))
 	c.State, c.Ended, c.How = state, ceil(v.Now), how
-	s := p.writeCase(v, &c, how)
+	s := p.writeIncident(v, &c, how)
 	s.Event = EventKind(state)
 	return s
 }
 
-// writeCase is the write of the worker's case.
-func (p *Policy) writeCase(v *View, c *Case, why string) Step {
+// writeIncident is the write of the worker's incident.
+func (p *Policy) writeIncident(v *View, c *Incident, why string) Step {
 	s := Step{Do: Write, Why: why, Incident: c.ID}
 	s.change = change{value: encode(c), ttl: min(seconds(p.BreakerWindow+p.Retention), kvlocation.MaxSharedTTL)}
-	if v.Case != nil {
-		s.change.at = v.Case.at
+	if v.Incident != nil {
+		s.change.at = v.Incident.at
 		return s
 	}
 	return s.over(v, "case")
@@ -199,7 +199,7 @@ func (p *Policy) clear(v *View, last Step) Step {
 // resting is the time after an attempt in which nothing is begun: the cooldown after a restart (SV-10), one check after an
 // attempt that restarted nothing (SV-12: the next cycle may try).
 func (p *Policy) resting(v *View) (Step, bool) {
-	if v.Case == nil {
+	if v.Incident == nil {
 		return Step{}, false
 	}
 	after := func(a *Attempt, d time.Duration) (time.Time, bool) {
@@ -209,10 +209,10 @@ func (p *Policy) resting(v *View) (Step, bool) {
 		end := a.Finished.Add(d)
 		return end, v.Now.Add(-v.Bound).Before(end)
 	}
-	if end, ok := after(v.Case.Value.lastRestart(), p.Cooldown); ok {
-		return p.clear(v, Step{Why: "cooldown until " + stamp(end), Event: Skipped, Of: fmt.Sprintf("cooldown-%d", v.Case.Value.Numbered)}), true
+	if end, ok := after(v.Incident.Value.lastRestart(), p.Cooldown); ok {
+		return p.clear(v, Step{Why: "cooldown until " + stamp(end), Event: Skipped, Of: fmt.Sprintf("cooldown-%d", v.Incident.Value.Numbered)}), true
 	}
-	if _, ok := after(v.Case.Value.last(), p.CheckInterval); ok {
+	if _, ok := after(v.Incident.Value.last(), p.CheckInterval); ok {
 		return Step{Why: "the last attempt has only just ended"}, true
 	}
 	return Step{}, false
@@ -223,7 +223,7 @@ func (p *Policy) pursue(v *View, f Finding) Step {
 	if s, ok := p.confirm(v, f); ok {
 		return s
 	}
-	c := &v.Case.Value
+	c := &v.Incident.Value
 	if p.Responsible[f.Verdict] != Restart {
 		return Step{Why: "alert only: a person acts"}
 	}
@@ -295,17 +295,17 @@ func (p *Policy) confirm(v *View, f Finding) (Step, bool) {
 	case v.Now.Add(-v.Bound).Sub(at.Time) < p.CheckInterval:
 		return Step{Why: "seen once"}, true
 	}
-	var c Case
-	if v.Case != nil {
-		c = v.Case.Value.clone(p.since(v))
-		if c.State == CaseOpen && c.Verdict == f.Verdict {
+	var c Incident
+	if v.Incident != nil {
+		c = v.Incident.Value.clone(p.since(v))
+		if c.State == IncidentOpen && c.Verdict == f.Verdict {
 			return Step{}, false
 		}
 	}
-	if c.State != CaseOpen {
+	if c.State != IncidentOpen {
 		now := ceil(v.Now)
-		c = Case{
-			V: schemaVersion, Worker: v.Worker, State: CaseOpen, Attempts: c.Attempts, Seen: v.Sight.Time, Opened: now,
+		c = Incident{
+			V: schemaVersion, Worker: v.Worker, State: IncidentOpen, Attempts: c.Attempts, Seen: v.Sight.Time, Opened: now,
 			ID: fmt.Sprintf("%s-%d", now.UTC().Format("20060102T150405Z"), v.Sight.Revision()),
 		}
 	}
@@ -313,7 +313,7 @@ func (p *Policy) confirm(v *View, f Finding) (Step, bool) {
 	if v.Record != nil {
 		c.Job, c.Heartbeat = v.Record.Value.Job, v.Record.Time
 	}
-	s = p.writeCase(v, &c, "confirmed: "+f.Why())
+	s = p.writeIncident(v, &c, "confirmed: "+f.Why())
 	s.Event, s.Of = Confirmed, string(f.Verdict)
 	return s, true
 }
@@ -322,7 +322,7 @@ func (p *Policy) confirm(v *View, f Finding) (Step, bool) {
 func (p *Policy) persist(v *View, f Finding) (Step, bool) {
 	t := Timer(v.Sight.Value)
 	t.By = v.Self
-	s := Step{Do: Write, Why: "timer armed", Event: Armed, Of: fmt.Sprint(v.Case.Value.Numbered + 1)}
+	s := Step{Do: Write, Why: "timer armed", Event: Armed, Of: fmt.Sprint(v.Incident.Value.Numbered + 1)}
 	s.change = change{value: encode(t), ttl: seconds(p.Persistence + 24*time.Hour)}
 	switch at := v.Timer; {
 	case at == nil:
@@ -362,12 +362,12 @@ func (p *Policy) reserve(v *View, used []BudgetUse, attempt string) Step {
 
 // intend writes the intent. It counts for the breaker and begins the cooldown, whatever comes of it.
 func (p *Policy) intend(v *View, f Finding, attempt string) Step {
-	c := v.Case.Value.clone(p.since(v))
+	c := v.Incident.Value.clone(p.since(v))
 	c.Numbered++
 	c.Attempts = append(c.Attempts, Attempt{
 		ID: attempt, Incident: c.ID, Verdict: f.Verdict, By: v.Self, At: ceil(v.Now.Add(v.Bound)), Outcome: Running,
 	})
-	s := p.writeCase(v, &c, f.Why())
+	s := p.writeIncident(v, &c, f.Why())
 	s.Do, s.Event, s.Of, s.Attempt = Intend, Intended, fmt.Sprint(c.Numbered), c.Attempts[len(c.Attempts)-1]
 	return s
 }

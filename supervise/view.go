@@ -26,14 +26,14 @@ type View struct {
 	// Expected: the worker is one that should have a record.
 	Expected bool
 
-	Record  *Fact[Record]
-	Marker  *Fact[Marker]
-	Control *Fact[Control]
-	Sight   *Fact[Sighting]
-	Timer   *Fact[Timer]
-	Lock    *Fact[Lock]
-	Case    *Fact[Case]
-	Budget  *Fact[Budget]
+	Record   *Fact[Record]
+	Marker   *Fact[Marker]
+	Control  *Fact[Control]
+	Sight    *Fact[Sighting]
+	Timer    *Fact[Timer]
+	Lock     *Fact[Lock]
+	Incident *Fact[Incident]
+	Budget   *Fact[Budget]
 
 	// Hands: a restarter is configured for the worker.
 	Hands bool
@@ -86,7 +86,7 @@ func (v *View) planned() (why, of string) {
 // stillFailed reports whether the incident is about an error, and the worker says that it has one, be it since a moment ago: it
 // was restarted, and is no better.
 func (v *View) stillFailed() bool {
-	return v.Case.Value.Verdict == Erroneous && v.Record.Value.State == Failed
+	return v.Incident.Value.Verdict == Erroneous && v.Record.Value.State == Failed
 }
 
 // stopped reports whether the worker has said that it ended in order, which it will not say again.
@@ -110,7 +110,7 @@ func (v *View) take(e kvlocation.SharedEntry) {
 	case e.Key == budgetKey:
 		v.Budget = factOf[Budget](e)
 	case what == "case":
-		v.Case = factOf[Case](e)
+		v.Incident = factOf[Incident](e)
 	case what == "sight":
 		v.Sight = factOf[Sighting](e)
 	case what == "timer":

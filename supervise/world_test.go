@@ -263,7 +263,7 @@ func (w *world) touch(m *modelWorker, o Order, works bool) {
 // checkIntent: what is about to run stands in the store, as this monitor's.
 func (w *world) checkIntent(o Order) {
 	token, _ := escape(o.Worker)
-	c := factOf[Case](w.store.read(incidentPrefix+token+".case", w.clock))
+	c := factOf[Incident](w.store.read(incidentPrefix+token+".case", w.clock))
 	if c == nil || c.Value.running() == nil || c.Value.running().ID != o.Attempt || c.Value.running().By != w.by() {
 		w.violated("%s: command of %s without its intent in the store", o.Worker, o.Attempt)
 	}
@@ -498,8 +498,8 @@ func (w *world) settle() {
 	w.pass(90 * time.Minute)
 	for _, m := range w.workers {
 		token, _ := escape(m.id)
-		c := factOf[Case](w.store.read(incidentPrefix+token+".case", w.clock))
-		if m.hung && (c == nil || c.Value.State != CaseOpen) {
+		c := factOf[Incident](w.store.read(incidentPrefix+token+".case", w.clock))
+		if m.hung && (c == nil || c.Value.State != IncidentOpen) {
 			w.violated("%s hangs, and no incident is open", m.id)
 		}
 		if c == nil {
@@ -516,7 +516,7 @@ func (w *world) settle() {
 				w.violated("%s: attempt %s ended as %s, and nobody was paged", m.id, a.ID, a.Outcome)
 			}
 		}
-		if m.hung && c.Value.State == CaseOpen && w.told[AlertBreaker+" "+c.Value.ID]+w.told[AlertFleetBudget+" "]+w.told[AlertFleetGuard+" "] == 0 {
+		if m.hung && c.Value.State == IncidentOpen && w.told[AlertBreaker+" "+c.Value.ID]+w.told[AlertFleetBudget+" "]+w.told[AlertFleetGuard+" "] == 0 {
 			escalated := false
 			for k := range w.told {
 				escalated = escalated || strings.HasPrefix(k, AlertUnrecovered+" "+c.Value.ID)

@@ -21,11 +21,11 @@ type incidentsCmd struct {
 
 // incidentsReply is what incidents answers with --json.
 type incidentsReply struct {
-	OK        bool              `json:"ok"`
-	Mesh      string            `json:"mesh"`
-	Incidents []supervise.Case  `json:"incidents"`
-	Events    []supervise.Event `json:"events,omitempty"`
-	Logs      *supervise.Logs   `json:"logs,omitempty"`
+	OK        bool                 `json:"ok"`
+	Mesh      string               `json:"mesh"`
+	Incidents []supervise.Incident `json:"incidents"`
+	Events    []supervise.Event    `json:"events,omitempty"`
+	Logs      *supervise.Logs      `json:"logs,omitempty"`
 }
 
 func (c *incidentsCmd) Run(a *app) error {
@@ -37,9 +37,9 @@ func (c *incidentsCmd) Run(a *app) error {
 		if err != nil {
 			return err
 		}
-		r := incidentsReply{OK: true, Mesh: c.Mesh, Incidents: []supervise.Case{}}
+		r := incidentsReply{OK: true, Mesh: c.Mesh, Incidents: []supervise.Incident{}}
 		for _, x := range all {
-			if !c.Open || x.State == supervise.CaseOpen {
+			if !c.Open || x.State == supervise.IncidentOpen {
 				r.Incidents = append(r.Incidents, x)
 			}
 		}

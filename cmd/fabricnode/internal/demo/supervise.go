@@ -109,7 +109,7 @@ func (s *superviseStage) run(ctx context.Context) (SuperviseResult, error) {
 	whole := s.policy.HungAfter + 3*s.policy.CheckInterval + s.policy.Persistence
 	if err := s.await(ctx, "the incident to end", whole+startTime, func() (bool, error) {
 		c, err := s.incident(ctx, keys)
-		return c != nil && c.State == supervise.CaseRecovered, err
+		return c != nil && c.State == supervise.IncidentRecovered, err
 	}); err != nil {
 		return SuperviseResult{}, err
 	}
@@ -135,7 +135,7 @@ func (s *superviseStage) run(ctx context.Context) (SuperviseResult, error) {
 }
 
 // incident returns the worker's incident, nil before there is one.
-func (s *superviseStage) incident(ctx context.Context, keys *kvlocation.Shared) (*supervise.Case, error) {
+func (s *superviseStage) incident(ctx context.Context, keys *kvlocation.Shared) (*supervise.Incident, error) {
 	all, err := supervise.Incidents(ctx, keys, superviseWorker)
 	if err != nil || len(all) == 0 {
 		return nil, err

@@ -18,11 +18,11 @@ type SuperviseResult struct {
 	// Steps are the time line of the incident.
 	Steps []SuperviseStep `json:"steps"`
 	// Commands counts the restart commands by monitor, Starts how often the process was started.
-	Commands map[string]int    `json:"commands"`
-	Starts   int               `json:"starts"`
-	Proof    []Proof           `json:"proof"`
-	Incident *supervise.Case   `json:"incident"`
-	Events   []supervise.Event `json:"events"`
+	Commands map[string]int      `json:"commands"`
+	Starts   int                 `json:"starts"`
+	Proof    []Proof             `json:"proof"`
+	Incident *supervise.Incident `json:"incident"`
+	Events   []supervise.Event   `json:"events"`
 }
 
 // SuperviseStep is one step of the time line.
@@ -35,7 +35,7 @@ type SuperviseStep struct {
 }
 
 // result judges what happened.
-func (s *superviseStage) result(frozen time.Time, c *supervise.Case, events []supervise.Event) SuperviseResult {
+func (s *superviseStage) result(frozen time.Time, c *supervise.Incident, events []supervise.Event) SuperviseResult {
 	r := SuperviseResult{Scale: s.o.Scale, Commands: map[string]int{}, Starts: s.child.Starts(), Incident: c, Events: events}
 	total := 0
 	for _, m := range s.monitors {
@@ -69,7 +69,7 @@ func (s *superviseStage) result(frozen time.Time, c *supervise.Case, events []su
 	prove("the process was started twice: at the beginning, and by the restart", r.Starts == 2, fmt.Sprintf("it was started %d times", r.Starts))
 	prove("the intent stood in the store before the command, and says done", len(c.Attempts) == 1 && c.Attempts[0].Outcome == supervise.Done, fmt.Sprintf("attempts %+v", c.Attempts))
 	prove("nothing was restarted before it had lasted", since(c.Attempts[0].At) >= (s.policy.HungAfter+s.policy.CheckInterval+s.policy.Persistence).Seconds(), "it was restarted too early")
-	prove("a fresh heartbeat ended the incident", c.State == supervise.CaseRecovered, "it is "+string(c.State))
+	prove("a fresh heartbeat ended the incident", c.State == supervise.IncidentRecovered, "it is "+string(c.State))
 	r.OK = !slices.ContainsFunc(r.Proof, func(p Proof) bool { return !p.Holds })
 	return r
 }

@@ -27,18 +27,18 @@ type Lock struct {
 	By     string `json:"by"`
 }
 
-// CaseState is what becomes of an incident.
-type CaseState string
+// IncidentState is what becomes of an incident.
+type IncidentState string
 
 const (
-	// CaseOpen: no fresh heartbeat has come since the verdict was confirmed, or none but of a worker in state error when that
-	// is what it is about. It goes to CaseRecovered or CaseGone.
-	CaseOpen CaseState = "open"
-	// CaseRecovered: a fresh heartbeat has come. The next incident makes it CaseOpen.
-	CaseRecovered CaseState = "recovered"
-	// CaseGone: the worker's record has expired and nobody expects the worker, so it is watched no more. The next incident
-	// makes it CaseOpen.
-	CaseGone CaseState = "gone"
+	// IncidentOpen: no fresh heartbeat has come since the verdict was confirmed, or none but of a worker in state error when that
+	// is what it is about. It goes to IncidentRecovered or IncidentGone.
+	IncidentOpen IncidentState = "open"
+	// IncidentRecovered: a fresh heartbeat has come. The next incident makes it IncidentOpen.
+	IncidentRecovered IncidentState = "recovered"
+	// IncidentGone: the worker's record has expired and nobody expects the worker, so it is watched no more. The next incident
+	// makes it IncidentOpen.
+	IncidentGone IncidentState = "gone"
 )
 
 // Outcome is what became of one restart.
@@ -81,17 +81,17 @@ func (a *Attempt) restarted() bool {
 	return a.Outcome == Running || a.Outcome == Done || a.Outcome == Unknown
 }
 
-// Case is a worker's present or latest incident, and its restarts within the breaker's window whatever incident they
+// Incident is a worker's present or latest incident, and its restarts within the breaker's window whatever incident they
 // belong to. Everything that keeps restarts apart (intent, cooldown, breaker) stands in this one record and changes by
 // compare-and-set, so two monitors can't both decide to restart from the same reading.
-type Case struct {
-	V       int       `json:"v"`
-	Worker  string    `json:"worker"`
-	ID      string    `json:"id"`
-	State   CaseState `json:"state"`
-	Verdict Verdict   `json:"verdict"`
-	Why     string    `json:"why"`
-	Job     string    `json:"job,omitempty"`
+type Incident struct {
+	V       int           `json:"v"`
+	Worker  string        `json:"worker"`
+	ID      string        `json:"id"`
+	State   IncidentState `json:"state"`
+	Verdict Verdict       `json:"verdict"`
+	Why     string        `json:"why"`
+	Job     string        `json:"job,omitempty"`
 	// Heartbeat is the last one before the incident, zero without a record. Seen is the first sighting, Opened when it was
 	// confirmed, Ended when a fresh heartbeat was seen, and How says what that was.
 	Heartbeat time.Time `json:"heartbeat,omitzero"`
@@ -104,44 +104,44 @@ type Case struct {
 	Attempts []Attempt `json:"attempts,omitempty"`
 }
 
-// maxCancelled bounds how many cancelled attempts a case keeps: the latest.
+// maxCancelled bounds how many cancelled attempts an incident keeps: the latest.
 const maxCancelled = 4
 
 // running returns the attempt whose outcome is open, or nil. It is always the last one.
-func (c *Case) running() *Attempt {
-	if n := len(c.Attempts); n > 0 && c.Attempts[n-1].Outcome == Running {
-		return &c.Attempts[n-1]
+func (in *Incident) running() *Attempt {
+	if n := len(in.Attempts); n > 0 && in.Attempts[n-1].Outcome == Running {
+		return &in.Attempts[n-1]
 	}
 	return nil
 }
 
 // last returns the latest attempt, or nil.
-func (c *Case) last() *Attempt {
-	if n := len(c.Attempts); n > 0 {
-		return &c.Attempts[n-1]
+func (in *Incident) last() *Attempt {
+	if n := len(in.Attempts); n > 0 {
+		return &in.Attempts[n-1]
 	}
 	return nil
 }
 
 // lastRestart returns the latest attempt that did, or may have, restarted the worker, or nil.
-func (c *Case) lastRestart() *Attempt {
-	for i := len(c.Attempts) - 1; i >= 0; i-- {
-		if c.Attempts[i].restarted() {
-			return &c.Attempts[i]
+func (in *Incident) lastRestart() *Attempt {
+	for i := len(in.Attempts) - 1; i >= 0; i-- {
+		if in.Attempts[i].restarted() {
+			return &in.Attempts[i]
 		}
 	}
 	return nil
 }
 
 // cancelled reports whether the attempt is known to have been cancelled.
-func (c *Case) cancelled(id string) bool {
-	return slices.ContainsFunc(c.Attempts, func(a Attempt) bool { return a.ID == id && a.Outcome == Cancelled })
+func (in *Incident) cancelled(id string) bool {
+	return slices.ContainsFunc(in.Attempts, func(a Attempt) bool { return a.ID == id && a.Outcome == Cancelled })
 }
 
 // used counts the attempts since then that the breaker counts.
-func (c *Case) used(since time.Time) (n int) {
-	for i := range c.Attempts {
-		if a := &c.Attempts[i]; a.counts() && a.At.After(since) {
+func (in *Incident) used(since time.Time) (n int) {
+	for i := range in.Attempts {
+		if a := &in.Attempts[i]; a.counts() && a.At.After(since) {
 			n++
 		}
 	}
@@ -149,15 +149,15 @@ func (c *Case) used(since time.Time) (n int) {
 }
 
 // clone returns a copy whose attempts can be changed, without those that no rule asks for any more.
-func (c *Case) clone(since time.Time) Case {
-	out := *c
+func (in *Incident) clone(since time.Time) Incident {
+	out := *in
 	cancelled := 0
-	for i := range c.Attempts {
-		if !c.Attempts[i].counts() {
+	for i := range in.Attempts {
+		if !in.Attempts[i].counts() {
 			cancelled++
 		}
 	}
-	out.Attempts = slices.DeleteFunc(slices.Clone(c.Attempts), func(a Attempt) bool {
+	out.Attempts = slices.DeleteFunc(slices.Clone(in.Attempts), func(a Attempt) bool {
 		if !a.counts() {
 			cancelled--
 			return cancelled >= maxCancelled
