@@ -144,3 +144,45 @@ func TestLongDeadlinesAreCut(t *testing.T) {
 		t.Errorf("a request with 9 hours to go came with %v left", left)
 	}
 }
+
+// TestReplySubjectThatIsNone: a message that names a subject of the server's, or one of the mesh's own, as the place for its
+// answer is not taken: the node, which may write there, is not made to.
+func TestReplySubjectThatIsNone(t *testing.T) {
+	t.Parallel()
+	srv := server(t)
+	dir := newDirectory(member("m1", 1, "c"))
+	var l ledger
+	serve(t, startMember(t, srv.URL(), dir, "m1", 1), channels.Spec{Name: "c", Handler: l.handler("m1")})
+	nc := dial(t, srv.URL())
+	wrong := []string{"$KV.FABRIC_m_LOCATION.actor.alice", string(mesh.Channel("other")), mesh.NodeChannel("m1", 1, "other")}
+	answers := map[string]*nats.Subscription{}
+	for _, reply := range wrong {
+		sub, err := nc.SubscribeSync(reply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers[reply] = sub
+	}
+	subjects := []string{mesh.Channel("c"), mesh.NodeChannel("m1", 1, "c"), mesh.NodeChannel("m1", 1, "none"), mesh.NodeHello("m1", 1)}
+	for _, reply := range wrong {
+		for _, subject := range subjects {
+			if err := nc.PublishRequest(subject, reply, []byte("forged")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// What is asked behind them on the same ways is answered, and nothing was before.
+	for _, subject := range subjects {
+		if _, err := nc.Request(subject, []byte("asked"), patience); err != nil {
+			t.Fatal(subject, err)
+		}
+	}
+	for reply, sub := range answers {
+		if n, _, err := sub.Pending(); err != nil || n != 0 {
+			t.Errorf("%d answers went to %s (%v)", n, reply, err)
+		}
+	}
+	if got := l.of("forged"); len(got) != 0 {
+		t.Errorf("%d of them ran", len(got))
+	}
+}

@@ -204,9 +204,13 @@ const (
 	whyCount
 )
 
-// message is the subscription's callback.
+// message is the subscription's callback. What wants its answer where none may go is not taken, and nobody is told.
 func (in *intake) message(m *nats.Msg) {
 	in.seen++
+	if !wire.Answerable(m.Reply) {
+		in.r.log.Debug("a message whose reply subject is no inbox", zap.String("subject", m.Subject), zap.String("reply", m.Reply))
+		return
+	}
 	in.take(in, m)
 }
 

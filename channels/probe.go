@@ -60,7 +60,7 @@ var (
 
 // answerHello answers a greeting or a probe of this process run.
 func (r *Router) answerHello(m *nats.Msg) {
-	if m.Reply == "" {
+	if m.Reply == "" || !wire.Answerable(m.Reply) {
 		return
 	}
 	h := hello{Protocol: wire.ProtocolVersion, RID: r.cfg.RID, Lifecycle: r.cfg.Lifecycle, Epoch: r.Epoch()}

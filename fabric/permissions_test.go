@@ -208,6 +208,9 @@ func TestPermissions(t *testing.T) {
 		if strings.HasPrefix(e.Message, "this process was frozen") {
 			continue // by the machine: no permission has to do with it
 		}
+		if text := fmt.Sprint(e.ContextMap()["error"]); strings.Contains(text, "no answer within the attempt's time") {
+			continue // a report, every 100 ms here, on a busy machine; what the server refuses is logged beside, as that
+		}
 		t.Errorf("logged: %s %v", e.Message, e.ContextMap())
 	}
 	for _, text := range early.list() {

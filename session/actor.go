@@ -247,7 +247,7 @@ func (s *Service) over(b *Binding, why Reason, text string) {
 	b.mu.Unlock()
 	s.stats.unbound.Add(1)
 	s.bound.remove(b)
-	s.tell(b.session.run(), &notice{Kind: noticeEnded, Session: b.session.ID, Token: b.token, Last: last, Why: why, Text: text})
+	s.tell(b.session.run(), &notice{Kind: noticeEnded, Session: b.session.ID, Token: b.token, Last: last, Why: why, Text: short(text)})
 }
 
 // endBinding ends a binding out of a turn, or without one.

@@ -2,10 +2,7 @@ package session
 
 import (
 	"context"
-	"net/http"
-	"net/http/httptest"
 	"runtime/debug"
-	"strings"
 	"testing"
 	"time"
 
@@ -103,38 +100,7 @@ func relayBy(t testing.TB, n *node, ref objects.ActorRef) func() {
 // TestClientAllocations counts what a request takes at the Go client, beside a node that is none.
 func TestClientAllocations(t *testing.T) {
 	withoutRace(t)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, err := websocket.Accept(w, r, nil)
-		if err != nil {
-			return
-		}
-		ws := frame.NewSocket(conn, time.Minute)
-		defer ws.Cut()
-		var out []byte
-		for {
-			data, err := ws.Read()
-			if err != nil {
-				return
-			}
-			h, payload, err := frame.Parse(data)
-			if err != nil {
-				return
-			}
-			answer := frame.Header{Type: frame.OK, ID: h.ID}
-			switch h.Type {
-			case frame.Hello:
-				answer = frame.Header{Type: frame.Welcome, V: frame.Version, Heartbeat: 60_000, MaxMessage: 1 << 16, InFlight: 8}
-			case frame.Bind:
-				answer.Token, answer.Ref = "token", h.Ref
-			}
-			out = frame.Append(out[:0], &answer, payload)
-			if ws.Write(out) != nil {
-				return
-			}
-		}
-	}))
-	defer server.Close()
-	c, err := client.Dial(t.Context(), client.Config{URLs: []string{"ws" + strings.TrimPrefix(server.URL, "http")}})
+	c, err := client.Dial(t.Context(), client.Config{URLs: []string{standIn(t, 1)}})
 	if err != nil {
 		t.Fatal(err)
 	}

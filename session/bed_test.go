@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
 	"github.com/nats-io/nats.go"
 
 	"natsfabric/channels"
@@ -21,7 +20,6 @@ import (
 	"natsfabric/objects"
 	"natsfabric/outcome"
 	"natsfabric/relocate"
-	"natsfabric/session/internal/frame"
 )
 
 // long bounds everything that is expected to happen.
@@ -276,6 +274,8 @@ type book struct {
 	mute  atomic.Bool
 	// onTurn, if set, answers a message instead.
 	onTurn atomic.Pointer[func(ctx context.Context, req *objects.Request) (objects.Reply, error)]
+	// onBound, if set, is called when a session was bound.
+	onBound atomic.Pointer[func(ctx context.Context, b *Binding)]
 	// onCapture, if set, says what becomes of a capture.
 	onCapture atomic.Pointer[func() error]
 }
@@ -335,8 +335,11 @@ func (c *counter) Restore(_ context.Context, _ *objects.Self, s objects.State) e
 	return err
 }
 
-func (c *counter) Bound(_ context.Context, self *objects.Self, b *Binding) {
+func (c *counter) Bound(ctx context.Context, self *objects.Self, b *Binding) {
 	c.log.write(self.ID(), "bound %s %d", b.Subject(), b.Generation())
+	if f := c.log.onBound.Load(); f != nil {
+		(*f)(ctx, b)
+	}
 }
 
 func (c *counter) Unbound(_ context.Context, self *objects.Self, b *Binding, why Reason) {
@@ -381,180 +384,4 @@ func (c *counter) Handle(ctx context.Context, req *objects.Request) (objects.Rep
 		return objects.Reply{}, outcome.New("handle", outcome.Rejected, outcome.Accepted, "", "the counter does not want to")
 	}
 	return objects.Reply{Data: req.Data()}, nil
-}
-
-// link is a client that speaks frames, for tests of what a client library hides.
-type link struct {
-	t      testing.TB
-	frames chan got
-	send   func(data []byte) error
-	cut    func()
-	closed chan struct{} // when nothing comes any more
-	mute   atomic.Bool   // pings are not answered
-	next   uint64
-	hello  got
-}
-
-type got struct {
-	frame.Header
-	data string
-}
-
-func (g got) String() string { return fmt.Sprintf("%+v %q", g.Header, g.data) }
-
-// dial opens a session over a WebSocket and returns it with its welcome read.
-func (n *node) dial(credentials string) *link {
-	n.b.t.Helper()
-	l := n.dialRaw()
-	l.write(frame.Header{Type: frame.Hello, V: frame.Version, Client: "test"}, credentials)
-	l.hello = l.want(frame.Welcome)
-	return l
-}
-
-// dialRaw connects a WebSocket and says nothing.
-func (n *node) dialRaw() *link {
-	n.b.t.Helper()
-	return n.dialTo(n.ws())
-}
-
-// dialTo connects a WebSocket to an address.
-func (n *node) dialTo(url string) *link {
-	t := n.b.t
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	conn, _, err := websocket.Dial(ctx, url, nil)
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
-	conn.SetReadLimit(1 << 24)
-	l := &link{t: t, frames: make(chan got, 4096), closed: make(chan struct{})}
-	l.send = func(data []byte) error { return conn.Write(ctx, websocket.MessageBinary, data) }
-	l.cut = func() { _ = conn.CloseNow() }
-	go func() {
-		defer close(l.closed)
-		for {
-			_, data, err := conn.Read(ctx)
-			if err != nil {
-				return
-			}
-			l.took(data)
-		}
-	}()
-	t.Cleanup(func() { cancel(); l.cut(); <-l.closed })
-	return l
-}
-
-// dialNATS opens a session over NATS.
-func (n *node) dialNATS(credentials string) *link {
-	n.b.t.Helper()
-	l, _ := n.b.dialNATS(n.b.server.URL(), credentials)
-	l.hello = l.want(frame.Welcome)
-	return l
-}
-
-func (b *bed) dialNATS(url, credentials string) (*link, *nats.Conn) {
-	t := b.t
-	t.Helper()
-	nc := b.connect(url, "client", nil)
-	l := &link{t: t, frames: make(chan got, 4096), closed: make(chan struct{})}
-	inbox := nc.NewInbox()
-	sub, err := nc.Subscribe(inbox+".>", func(m *nats.Msg) { l.took(m.Data) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = sub
-	l.send = func(data []byte) error { return nc.PublishRequest(l.hello.To, inbox+".f", data) }
-	l.cut = nc.Close
-	t.Cleanup(nc.Close)
-	if err := nc.PublishRequest(frame.OpenSubject("m"), inbox+".h", frame.Make(&frame.Header{Type: frame.Hello, V: 1}, []byte(credentials))); err != nil {
-		t.Fatal(err)
-	}
-	return l, nc
-}
-
-func (l *link) took(data []byte) {
-	h, payload, err := frame.Parse(data)
-	if err != nil {
-		h.Text = err.Error()
-	}
-	if h.Type == frame.Ping {
-		if !l.mute.Load() {
-			_ = l.send(frame.Make(&frame.Header{Type: frame.Pong}, nil))
-		}
-		return
-	}
-	l.frames <- got{h, string(payload)}
-}
-
-func (l *link) write(h frame.Header, payload string) {
-	l.t.Helper()
-	if err := l.send(frame.Make(&h, []byte(payload))); err != nil {
-		l.t.Fatal(err)
-	}
-}
-
-// read returns the next frame.
-func (l *link) read() got {
-	l.t.Helper()
-	select {
-	case g := <-l.frames:
-		return g
-	case <-time.After(long):
-		l.t.Fatal("no frame came")
-	}
-	return got{}
-}
-
-// want returns the next frame, which must be of this type.
-func (l *link) want(typ string) got {
-	l.t.Helper()
-	g := l.read()
-	if g.Type != typ {
-		l.t.Fatalf("got %v, want %s", g, typ)
-	}
-	return g
-}
-
-// ask sends a request and returns its id.
-func (l *link) ask(typ, token, payload string) uint64 {
-	l.t.Helper()
-	l.next++
-	l.write(frame.Header{Type: typ, ID: l.next, Token: token, MS: 20_000}, payload)
-	return l.next
-}
-
-// call sends a request and returns its answer, which must be the next frame.
-func (l *link) call(typ, token, payload string) got {
-	l.t.Helper()
-	id := l.ask(typ, token, payload)
-	g := l.read()
-	if g.ID != id || g.Type != frame.OK && g.Type != frame.Err {
-		l.t.Fatalf("got %v, want the answer to %d", g, id)
-	}
-	return g
-}
-
-// bind binds to an Actor and returns the answer.
-func (l *link) bind(ref string) got {
-	l.t.Helper()
-	l.next++
-	l.write(frame.Header{Type: frame.Bind, ID: l.next, Ref: ref, MS: 20_000}, "")
-	g := l.read()
-	if g.ID != l.next {
-		l.t.Fatalf("got %v, want the answer to a bind", g)
-	}
-	return g
-}
-
-func wantErr(t testing.TB, g got, kind outcome.Kind, acc outcome.Acceptance, words ...string) {
-	t.Helper()
-	if g.Type != frame.Err || g.Kind != kind.String() || g.Acceptance != acc.String() {
-		t.Fatalf("got %v, want %v (%v)", g, kind, acc)
-	}
-	for _, w := range words {
-		if !strings.Contains(g.Text, w) {
-			t.Fatalf("the text %q does not say %q", g.Text, w)
-		}
-	}
 }

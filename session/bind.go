@@ -130,13 +130,18 @@ func (c *session) drop(t *tie) {
 	delete(c.ties, t.token)
 }
 
-// unbind ends a binding because the client asks for it. The earlier requests have ended.
+// unbind ends a binding because the client asks for it. The earlier requests have ended. The tie stays among those of the
+// session until the Actor knows: whoever asks about it meanwhile is not told that the session is over.
 func (t *tie) unbind(op *request) {
 	c := t.c
 	ctx, cancel := context.WithDeadline(c.ctx, op.deadline)
 	defer cancel()
-	c.drop(t)
+	c.mu.Lock()
+	t.overLocked()
+	t.leaving = true
+	c.mu.Unlock()
 	_, err := c.s.atActor(ctx, t, verbUnbind, turnRequest{Token: t.token, Why: ReasonUnbound})
+	c.drop(t)
 	switch {
 	case err == nil:
 		c.answer(&frame.Header{Type: frame.OK, ID: op.id, Token: t.token}, nil)

@@ -105,8 +105,8 @@ func (b *Binding) refusal(kind outcome.Kind, text string) *outcome.Error {
 	return outcome.New("push", kind, outcome.NotAccepted, b.actor.String(), text)
 }
 
-// Unbind ends the binding from the Actor's side: the client is told, with the text, after the pushes so far. It does
-// nothing when the binding is over. Watcher.Unbound is not called.
+// Unbind ends the binding from the Actor's side: the client is told, with up to 512 bytes of the text, after the pushes so
+// far. It does nothing when the binding is over. Watcher.Unbound is not called.
 func (b *Binding) Unbind(text string) { b.s.endBinding(b, ReasonActor, text) }
 
 // Watcher is implemented by Actors that want to know who is bound to them. Both run in turns of the Actor, with the
@@ -192,6 +192,9 @@ func (b *Binding) send() {
 				b.s.endBinding(b, ReasonDisconnected, "")
 			}
 			return
+		}
+		if !asOutcome(err).Remote {
+			b.s.suspect(b.session.run())
 		}
 		if !live {
 			if until.IsZero() {

@@ -52,7 +52,7 @@
 //   - A client that reads too slowly: Config.Slow. One of which nothing comes for two heartbeats is given up; it does the
 //     same with the node.
 //   - The Actor's node does not answer: the request ends with Unknown by its deadline; the binding stays until that node's
-//     lease is over.
+//     lease is over, which a node that has met the silence finds out within a second (suspects.go).
 //   - A notice to another node is lost: it is repeated (notices.go), and twice in each heartbeat bindings are compared
 //     (watch.go), so that both sides come to the same view.
 //   - The node drains: every client gets a go-away with a deadline, connects elsewhere, authenticates and binds again.
@@ -64,5 +64,6 @@
 //     what waits for its client, tie.go a binding with its requests, which workers.go runs, bind.go its begin and end,
 //     inflow.go its pushes.
 //   - The host of Actors: actor.go is the companion of objects, turns.go the order of binds, binding.go the pushes.
-//   - Between them: inbound.go the messages, notices.go what is repeated, watch.go who is gone.
+//   - Between them: inbound.go the messages, notices.go what is repeated, watch.go and
+//     suspects.go who is gone.
 package session

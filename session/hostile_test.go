@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"natsfabric/fabrictest"
+	"natsfabric/internal/wire"
 	"natsfabric/objects"
 	"natsfabric/outcome"
 	"natsfabric/session/client"
@@ -28,17 +27,7 @@ func TestHalfFrame(t *testing.T) {
 	n := b.node("n1", heartbeat(200*time.Millisecond))
 	n.actor("bob")
 	half := func(rest string) *websocket.Conn {
-		conn, _, err := websocket.Dial(b.ctx(), n.ws(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.CloseNow() })
-		if err := conn.Write(b.ctx(), websocket.MessageBinary, []byte(hello("ann"))); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := conn.Read(b.ctx()); err != nil {
-			t.Fatal(err)
-		}
+		conn := n.enter("ann")
 		w, err := conn.Writer(b.ctx(), websocket.MessageBinary)
 		if err != nil {
 			t.Fatal(err)
@@ -72,24 +61,13 @@ func TestGiantFrame(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	n := b.node("n1", func(s *settings) { s.MaxMessage = 1000 })
-	conn, _, err := websocket.Dial(b.ctx(), n.ws(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.CloseNow() }()
-	if err := conn.Write(b.ctx(), websocket.MessageBinary, []byte(hello("ann"))); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := conn.Read(b.ctx()); err != nil {
-		t.Fatal(err)
-	}
+	conn := n.enter("ann")
 	go func() {
 		_ = conn.Write(b.ctx(), websocket.MessageBinary, make([]byte, 8<<20)) // the node closes before it is through
 	}()
-	for {
-		if _, _, err = conn.Read(b.ctx()); err != nil {
-			break
-		}
+	var err error
+	for err == nil {
+		_, _, err = conn.Read(b.ctx())
 	}
 	fabrictest.Eventually(t, long, "the session ends", func() bool { return n.Stats().EndedLost == 1 && n.Stats().Sessions == 0 })
 	if code := websocket.CloseStatus(err); code != websocket.StatusMessageTooBig && code != -1 { // the reset of a connection may overtake it
@@ -156,43 +134,7 @@ func TestBindStorm(t *testing.T) {
 // TestClientLateAnswers: an answer that comes when its caller has just given up, or comes twice, reaches no other call.
 func TestClientLateAnswers(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, err := websocket.Accept(w, r, nil)
-		if err != nil {
-			return
-		}
-		ws := frame.NewSocket(conn, time.Minute)
-		defer ws.Cut()
-		var out []byte
-		for {
-			data, err := ws.Read()
-			if err != nil {
-				return
-			}
-			h, payload, err := frame.Parse(data)
-			if err != nil {
-				return
-			}
-			answer := frame.Header{Type: frame.OK, ID: h.ID}
-			switch h.Type {
-			case frame.Hello:
-				answer = frame.Header{Type: frame.Welcome, V: frame.Version, Heartbeat: 60_000, MaxMessage: 1 << 16, InFlight: 64}
-			case frame.Bind:
-				answer.Token, answer.Ref = "token", h.Ref
-			}
-			out = frame.Append(out[:0], &answer, payload)
-			for range 2 {
-				if ws.Write(out) != nil {
-					return
-				}
-				if h.Type == frame.Hello {
-					break
-				}
-			}
-		}
-	}))
-	defer server.Close()
-	c, err := client.Dial(t.Context(), client.Config{URLs: []string{"ws" + strings.TrimPrefix(server.URL, "http")}})
+	c, err := client.Dial(t.Context(), client.Config{URLs: []string{standIn(t, 2)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,5 +244,39 @@ func TestSlowActor(t *testing.T) {
 		}
 		b.log.onTurn.Store(nil)
 		close(hold)
+	}
+}
+
+// TestReplySubjectOfTheStore: who may only open sessions names a record of the Location Store as the place for the answer. It
+// stays what it is, whether the client is let in, refused, or has no session.
+func TestReplySubjectOfTheStore(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	n := b.node("n1")
+	ref := n.actor("alice")
+	nc := b.connect(b.server.URL(), "client", nil)
+	defer nc.Close()
+	record := "$KV." + wire.Mesh("m").LocationBucket() + ".actor.alice"
+	heard, err := nc.SubscribeSync(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := n.router.RunSubject(n.rid, n.here.lifecycle, serviceName, verbIn+".nobody")
+	for subject, data := range map[string][]string{frame.OpenSubject("m"): {hello("ann"), hello("wrong"), "x"}, in: {"x"}} {
+		for _, text := range data {
+			if err := nc.PublishRequest(subject, record, []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n.dialNATS("ann") // behind them on the first way
+	if _, err := nc.Request(in, nil, long); err != nil {
+		t.Fatal(err)
+	}
+	if at, err := n.objs.Actors().Find(b.ctx(), "alice"); err != nil || at.Generation != ref.Generation {
+		t.Fatalf("%+v, %v", at, err)
+	}
+	if got, _, err := heard.Pending(); err != nil || got != 0 || n.Stats().Opened != 1 {
+		t.Fatalf("%d answers went to the record, %d sessions are open (%v)", got, n.Stats().Opened, err)
 	}
 }

@@ -54,7 +54,11 @@ const (
 func (t *tie) pushed(items []push) verdict {
 	c, f := t.c, &t.in
 	c.mu.Lock()
-	if t.state == tieOver {
+	switch {
+	case t.leaving:
+		c.mu.Unlock()
+		return pushTaken // the client does not want them any more
+	case t.state == tieOver:
 		c.mu.Unlock()
 		return pushOver
 	}

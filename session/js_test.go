@@ -3,6 +3,7 @@ package session
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -24,7 +25,10 @@ type script struct {
 }
 
 // script runs the client on Node, which has to be there (Debian: nodejs). Before version 22 its WebSocket needs a flag.
-func (b *bed) script(urls ...string) *script {
+func (b *bed) script(urls ...string) *script { return b.scriptWith(nil, urls...) }
+
+// scriptWith is script with variables for the driver.
+func (b *bed) scriptWith(env []string, urls ...string) *script {
 	t := b.t
 	t.Helper()
 	dir := t.TempDir()
@@ -39,6 +43,7 @@ func (b *bed) script(urls ...string) *script {
 	}
 	cmd := exec.Command("node", append([]string{"--experimental-websocket", "--no-warnings", filepath.Join(dir, "driver.mjs")}, urls...)...)
 	cmd.Stderr = os.Stderr
+	cmd.Env = append(os.Environ(), env...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -108,8 +113,18 @@ func TestJavaScript(t *testing.T) {
 	p := fabrictest.NewProxy(t, n1.web.Listener.Addr().String())
 	s := b.script("ws"+strings.TrimPrefix(p.URL(), "nats"), n2.ws())
 	s.want("connected n1 hello ann")
+	// What the Actor pushes as soon as it is bound waits for the function that takes it.
+	greet := func(ctx context.Context, bound *Binding) {
+		for i := range 3 {
+			if err := bound.Push(ctx, fmt.Append(nil, "greeting ", i)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	b.log.onBound.Store(&greet)
 	s.do("bind actor/alice")
-	s.want("bind " + ref.String() + " n2 1")
+	s.want("bind "+ref.String()+" n2 1", "push 1 1 greeting 0", "push 2 1 greeting 1", "push 3 1 greeting 2")
+	b.log.onBound.Store(nil)
 	s.do("request add")
 	s.want("reply 1")
 	s.do("request grüße, 世界")
@@ -123,12 +138,12 @@ func TestJavaScript(t *testing.T) {
 	s.do("large")
 	s.want("large failed CapacityExceeded NotAccepted false the message is larger than the node allows")
 	s.do("request push 2")
-	s.want("push 1 1 n2 0", "push 2 1 n2 1", "reply pushed")
+	s.want("push 4 1 n2 0", "push 5 1 n2 1", "reply pushed")
 
 	n2.move("alice", n1)
 	s.want("moved n1 2")
 	s.do("request push 1")
-	s.want("push 3 2 n1 0", "reply pushed")
+	s.want("push 6 2 n1 0", "reply pushed")
 
 	// A request that waits when the connection is lost is Unknown, and runs once.
 	started, hold := make(chan struct{}), make(chan struct{})
@@ -187,6 +202,10 @@ func TestJavaScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.want("ended closed NotFound")
+	s.do("close")
+	s.want("closed", "disconnected ShuttingDown")
+	s.do("bind actor/alice")
+	s.want("bind failed ShuttingDown NotAccepted false the client is closed")
 }
 
 // TestJavaScriptHalfOpen: the connection is silent. The module gives it up and finds another.
@@ -207,6 +226,10 @@ func TestJavaScriptRefused(t *testing.T) {
 	b := newBed(t)
 	n1 := b.node("n1", func(s *settings) { s.MaxSessions = 1 })
 	n1.dial("bob")
-	s := b.script(n1.ws())
+	s := b.scriptWith([]string{"FABRIC_TIMEOUT=300"}, n1.ws())
 	s.want("refused Unavailable")
+	s.do("bind actor/alice") // it ends, though no session comes
+	s.want("bind failed Unavailable NotAccepted false there is no session: the client is connecting")
+	s.do("close")
+	s.want("closed")
 }

@@ -53,12 +53,13 @@ type Service struct {
 	draining bool
 	emptied  chan struct{} // closed once no session is left while draining; nil before
 
-	workers workers
-	order   turnOrder
-	bound   boundIndex
-	tellers tellers
-	owed    tally // notices to other nodes that have not been heard yet
-	asked   tally // questions to the application that it has not answered yet
+	workers  workers
+	order    turnOrder
+	suspects suspects
+	bound    boundIndex
+	tellers  tellers
+	owed     tally // notices to other nodes that have not been heard yet
+	asked    tally // questions to the application that it has not answered yet
 
 	ctx       context.Context // of the goroutines of this Service; ends with Close
 	cancel    context.CancelFunc
@@ -84,6 +85,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.bound.init()
+	s.suspects.init()
 	s.tellers.by = make(map[run]*teller)
 	cfg.Objects.Accompany(markHeader, companion{s})
 	ctx, cancel := context.WithTimeout(s.ctx, listenTimeout)

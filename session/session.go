@@ -124,7 +124,7 @@ func asOutcome(err error) *outcome.Error {
 	return e
 }
 
-// maxText bounds the text of an error that a client gets, in bytes.
+// maxText bounds a text that a client gets, in bytes.
 const maxText = 512
 
 // textOf is what an error says beside its kind: one short text of valid UTF-8.
@@ -134,8 +134,17 @@ func textOf(e *outcome.Error) string {
 		if text != "" {
 			text += ": "
 		}
-		text += e.Cause.Error()
+		if cause, ok := e.Cause.(*outcome.Error); ok { // of a turn at this node: at another one it was the error itself
+			text += textOf(cause)
+		} else {
+			text += e.Cause.Error()
+		}
 	}
+	return short(text)
+}
+
+// short cuts a text that a client gets, so that its frame's header is none too long, whatever is escaped in it.
+func short(text string) string {
 	if len(text) > maxText {
 		text = text[:maxText]
 	}

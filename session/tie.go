@@ -31,14 +31,15 @@ type tie struct {
 	token string
 
 	// The rest is guarded by session.mu.
-	state  tieState
-	number uint64        // of the binding at its Actor
-	place  objects.Place // where the Actor is: the stored route
-	to     *objects.Way  // the way there; nil until it is needed
-	epoch  uint64        // of the node's connection, in which the Actor's owner has confirmed the token; 0 when it is in doubt
-	lane   []request     // what was asked of the Actor and waits for the request that is under way
-	busy   bool          // somebody works on the lane
-	in     inflow
+	state   tieState
+	leaving bool          // it is over because the client has asked for that, and the Actor may not know yet
+	number  uint64        // of the binding at its Actor
+	place   objects.Place // where the Actor is: the stored route
+	to      *objects.Way  // the way there; nil until it is needed
+	epoch   uint64        // of the node's connection, in which the Actor's owner has confirmed the token; 0 when it is in doubt
+	lane    []request     // what was asked of the Actor and waits for the request that is under way
+	busy    bool          // somebody works on the lane
+	in      inflow
 }
 
 // request is one request of a client's.
@@ -178,6 +179,9 @@ func (t *tie) misled(err error) {
 	e := asOutcome(err)
 	ctx, cancel := context.WithTimeout(t.c.ctx, askTimeout)
 	defer cancel()
+	if channels.IsNobody(err) {
+		t.c.s.suspect(runOf(t.at()))
+	}
 	switch {
 	case e.Kind == outcome.InvalidOperation && e.Acceptance == outcome.Accepted:
 		// The Actor's side may have refused the token: it says so itself.

@@ -15,21 +15,34 @@ const compareMost = 512
 
 // watch looks after the other side of every binding: it compares what the Actors and sessions here are bound to with what the
 // nodes of the others know, some bindings at a time, and finds out about nodes that are gone. One message to each such
-// node in half a heartbeat is what that costs.
+// node in half a heartbeat is what that costs. Of one that does not answer the lease is looked at until it does: its end is
+// known as soon as the lease is over.
 func (s *Service) watch() {
 	tick := time.NewTicker(max(s.cfg.Heartbeat/2, 10*time.Millisecond))
 	defer tick.Stop()
+	var again <-chan time.Time
 	for {
+		look := s.check
 		select {
 		case <-s.ctx.Done():
 			return
 		case <-tick.C:
+		case <-s.suspects.more:
+			look = s.checkSuspect
+		case <-again:
+			look = s.checkSuspect
 		}
 		var wg sync.WaitGroup
-		for at, ties := range s.partners() {
-			wg.Go(func() { s.check(at, ties) })
+		partners := s.partners()
+		s.suspects.keep(partners)
+		for at, ties := range partners {
+			wg.Go(func() { look(at, ties) })
 		}
 		wg.Wait()
+		again = nil
+		if s.suspects.count() > 0 {
+			again = time.After(suspectEvery)
+		}
 	}
 }
 
@@ -66,13 +79,11 @@ func (s *Service) check(at run, ties []*tie) {
 	}
 	var said compared
 	if err := s.ask(ctx, at, verbCompare, "", c, &said); err != nil {
-		gctx, gcancel := context.WithTimeout(s.ctx, askTimeout)
-		defer gcancel()
-		if s.isGone(gctx, at) {
-			s.nodeGone(at, ties)
-		}
+		s.suspect(at)
+		s.checkSuspect(at, ties)
 		return
 	}
+	s.suspects.remove(at)
 	for _, token := range said.Over {
 		if b := s.bound.get(token); b != nil {
 			s.endBinding(b, ReasonDisconnected, "")

@@ -67,6 +67,26 @@ func ParseAnswer(subject string, prefixLen int) (token uint64, notice, ok bool) 
 	return b.Token, notice, ok
 }
 
+// Answerable reports whether an answer may go to a reply subject: to any inbox, but not to a subject of the NATS server's
+// own ($...), nor to one of a mesh that is no reply subject of a node's or a client's. A NATS server does not check reply
+// subjects against permissions, so who may ask a node anything could otherwise have it write where only the node may: a
+// record of the Location Store, for example.
+func Answerable(reply string) bool {
+	rest, own := strings.CutPrefix(reply, "fab.")
+	if !own {
+		return !strings.HasPrefix(reply, "$")
+	}
+	_, rest, _ = strings.Cut(rest, ".") // the mesh
+	if strings.HasPrefix(rest, "client.") {
+		return true
+	}
+	rest, ok := strings.CutPrefix(rest, "node.")
+	for range 2 { // the RID and the lifecycle
+		_, rest, _ = strings.Cut(rest, ".")
+	}
+	return ok && len(rest) > 1 && rest[0] == 'r' && '0' <= rest[1] && rest[1] <= '9'
+}
+
 func parseBlob(s string) (b ReplyBlob, ok bool) {
 	i := strings.IndexByte(s, '-')
 	j := strings.LastIndexByte(s, '-')

@@ -124,3 +124,18 @@ func BenchmarkParseReply(b *testing.B) {
 		ParseReply(subject)
 	}
 }
+
+func TestAnswerable(t *testing.T) {
+	for reply, want := range map[string]bool{
+		"": true, "_INBOX.abc": true, "_INBOX_session.abc.0": true, "fabric": true, "my.inbox": true,
+		prefix + ".1--0": true, "fab.m.client.c.r1.1--0": true,
+		"$KV.FABRIC_m_LOCATION.actor.alice": false, "$JS.API.STREAM.DELETE.KV_FABRIC_m_NODES": false, "$SYS.REQ.SERVER.PING": false,
+		"fab.m.admin.release": false, "fab.m.ch.work": false, "fab.m.relay.first.x": false, "fab.m.chg.nodes.desc.n1": false,
+		"fab.m.node.n1.7.obj.msg.actor.a": false, "fab.m.node.n1.7.ses.bind.a": false, "fab.m.node.n1.7.ch.r3": false,
+		"fab.m.node.n1.7.hello": false, "fab.m.node.n1.7.relay.x": false, "fab.m.node.r1.r7": false, "fab.m": false, "fab.": false,
+	} {
+		if got := Answerable(reply); got != want {
+			t.Errorf("%q: %v", reply, got)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"natsfabric/outcome"
@@ -40,9 +41,6 @@ func (c *Client) Bind(ctx context.Context, ref string) (*Binding, error) {
 	if err := b.bind(ctx, s); err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	c.bindings = append(c.bindings, b)
-	c.mu.Unlock()
 	return b, nil
 }
 
@@ -53,11 +51,18 @@ func (b *Binding) bind(ctx context.Context, s *session) error {
 	return err
 }
 
-// bound takes the answer to a bind. It runs before the session reads on.
+// bound takes the answer to a bind. It runs before the session reads on: before it ends, and the next one binds again what
+// is known then.
 func (b *Binding) bound(s *session, h *frame.Header) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.at, b.token, b.number, b.ref, b.node, b.owner = s, h.Token, h.Number, h.Ref, h.RID, h.Owner
+	over := b.over != nil
+	b.mu.Unlock()
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	if !over && !slices.Contains(b.c.bindings, b) {
+		b.c.bindings = append(b.c.bindings, b)
+	}
 }
 
 func (b *Binding) unbound(s *session) {
@@ -86,12 +91,7 @@ func (b *Binding) end(why string, err error) {
 func (c *Client) forget(b *Binding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, x := range c.bindings {
-		if x == b {
-			c.bindings = append(c.bindings[:i:i], c.bindings[i+1:]...)
-			return
-		}
-	}
+	c.bindings = slices.DeleteFunc(c.bindings, func(x *Binding) bool { return x == b })
 }
 
 // Ref is the Actor: actor/<escaped id>@<generation>.
@@ -201,16 +201,11 @@ var errUnbound = errors.New("it was unbound")
 // rebind makes every binding again in a new session.
 func (c *Client) rebind(s *session) {
 	c.mu.Lock()
-	bindings := append([]*Binding(nil), c.bindings...)
+	bindings := slices.Clone(c.bindings)
 	c.mu.Unlock()
-	if len(bindings) == 0 {
-		return
+	for _, b := range bindings {
+		c.wg.Go(func() { c.bindAgain(b, s) }) // one that has to wait for its Actor keeps no other waiting
 	}
-	c.wg.Go(func() {
-		for _, b := range bindings {
-			c.bindAgain(b, s)
-		}
-	})
 }
 
 // bindAgain makes one binding again, or ends it when that cannot be.

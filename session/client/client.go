@@ -108,9 +108,11 @@ func (c *Client) event(e Event) {
 	}
 }
 
-// run keeps a session open.
+// run keeps a session open. The waits grow with every attempt, also where a node lets the client in and drops it again, until
+// a session has lasted for the longest of them.
 func (c *Client) run(s *session, at int) {
-	for {
+	for tries := 0; ; {
+		began := time.Now()
 		err := s.serve()
 		c.mu.Lock()
 		c.now = nil
@@ -119,11 +121,15 @@ func (c *Client) run(s *session, at int) {
 			return
 		}
 		c.event(Event{Kind: EventDisconnected, Node: s.node, Err: err})
-		for tries := 0; ; tries++ {
-			if tries > 0 || !s.leaving() {
+		if time.Since(began) > c.cfg.MaxBackoff {
+			tries = 0
+		}
+		for first := true; ; first = false {
+			if !first || !s.leaving() {
 				if !c.pause(tries) {
 					return
 				}
+				tries++
 			}
 			at = (at + 1) % len(c.cfg.URLs)
 			next, err := c.open(c.ctx, c.cfg.URLs[at])

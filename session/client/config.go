@@ -47,8 +47,8 @@ type Config struct {
 	RequestTimeout time.Duration
 	// HandshakeTimeout bounds one attempt to open a session. Default 10 s.
 	HandshakeTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the wait between two attempts: it doubles, less up to a half at random. Default
-	// 100 ms and 10 s.
+	// MinBackoff and MaxBackoff bound the wait between two attempts: it doubles, less up to a half at random, until a session
+	// has lasted for MaxBackoff. Default 100 ms and 10 s.
 	MinBackoff, MaxBackoff time.Duration
 	// HTTP makes the WebSocket connections; nil means http.DefaultClient.
 	HTTP *http.Client

@@ -44,6 +44,15 @@ const frame = (header, data) => {
   return out;
 };
 
+const errNoSession = () => new FabricError("Unavailable", "NotAccepted", "there is no session: the client is connecting");
+
+// promise, or the rejection with late() once the time is over.
+const within = (promise, ms, late) => {
+  let timer;
+  const over = new Promise((_, reject) => { timer = setTimeout(() => reject(late()), ms); });
+  return Promise.race([promise, over]).finally(() => clearTimeout(timer));
+};
+
 const parse = (data) => {
   const bytes = typeof data === "string" ? encoder.encode(data) : new Uint8Array(data);
   const end = bytes.indexOf(10);
@@ -54,7 +63,7 @@ const parse = (data) => {
 export function connect(urls, options = {}) { return new Client([].concat(urls), options); }
 
 class Client {
-  #urls; #options; #session = null; #at = -1; #tries = 0; #timer = null; #closed = false; #waiters = [];
+  #urls; #options; #session = null; #at = -1; #tries = 0; #timer = null; #closed = null; #began = 0; #waiters = new Set();
   bindings = new Set();
 
   constructor(urls, options) {
@@ -66,25 +75,42 @@ class Client {
   /** The present session, or null. */
   get session() { return this.#session?.open ? this.#session : null; }
 
-  /** Resolves when a session is open. */
-  ready() { return this.session ? Promise.resolve(this) : new Promise((resolve, reject) => this.#waiters.push({ resolve, reject })); }
+  /** Resolves when a session is open; rejects once the client is closed, and after so many milliseconds, if they are given. */
+  ready(timeout) {
+    if (this.#closed) return Promise.reject(this.#closed);
+    if (this.session) return Promise.resolve(this);
+    return new Promise((resolve, reject) => {
+      const w = { resolve, reject };
+      if (timeout) w.timer = setTimeout(() => this.#waiters.delete(w) && reject(errNoSession()), timeout);
+      this.#waiters.add(w);
+    });
+  }
+
+  #wake(f) {
+    for (const w of this.#waiters) {
+      clearTimeout(w.timer);
+      f(w);
+    }
+    this.#waiters.clear();
+  }
 
   /** Binds to an Actor: "actor/<escaped id>@<generation>", or without the generation to the present incarnation. */
   async bind(ref) {
-    await this.ready();
+    await this.ready(this._timeout);
+    const session = this.session;
+    if (!session) throw errNoSession(); // it came and went
     const binding = new Binding(this, ref);
-    await binding._bind(this.session);
-    this.bindings.add(binding);
+    await binding._bind(session);
     return binding;
   }
 
   /** Ends the session and the client. */
   close() {
-    this.#closed = true;
+    if (this.#closed) return;
+    this.#closed = new FabricError("ShuttingDown", "NotAccepted", "the client is closed");
     clearTimeout(this.#timer);
-    const error = new FabricError("ShuttingDown", "NotAccepted", "the client is closed");
-    this.#waiters.splice(0).forEach((w) => w.reject(error));
-    this.#session?.leave(error);
+    this.#wake((w) => w.reject(this.#closed));
+    this.#session?.leave(this.#closed);
   }
 
   get _timeout() { return this.#options.timeout; }
@@ -97,7 +123,7 @@ class Client {
     this.#at = (this.#at + 1) % this.#urls.length;
     let credentials;
     try {
-      credentials = await this.#options.credentials();
+      credentials = await within(Promise.resolve(this.#options.credentials()), this.#options.handshake, () => "they did not come in time");
     } catch (e) {
       return this._over(null, new FabricError("NotConfigured", "NotAccepted", `there are no credentials: ${e}`));
     }
@@ -110,9 +136,9 @@ class Client {
   }
 
   _opened(session) {
-    this.#tries = 0;
+    this.#began = Date.now();
     this._event("connected", { node: session.node, session: session.number, welcome: session.welcome });
-    this.#waiters.splice(0).forEach((w) => w.resolve(this));
+    this.#wake((w) => w.resolve(this));
     for (const b of this.bindings) this.#rebind(b, session, 0);
   }
 
@@ -121,6 +147,7 @@ class Client {
     else this._event("refused", { error });
     this.#session = null;
     if (this.#closed) return;
+    if (session?.open && Date.now() - this.#began > this.#options.maxBackoff) this.#tries = 0; // it has lasted
     const most = Math.min(this.#options.maxBackoff, this.#options.minBackoff * 2 ** Math.min(this.#tries++, 20));
     this.#timer = setTimeout(() => this.#open(), session?.away ? 0 : most * (1 - Math.random() / 2));
   }
@@ -239,8 +266,8 @@ class Session {
 
 /** The client's binding to one Actor. It lives through sessions. */
 class Binding {
-  session = null; token = ""; node = ""; owner = 0; generation = 0; over = null; onpush = null;
-  #client;
+  session = null; token = ""; node = ""; owner = 0; generation = 0; over = null;
+  #client; #onpush = null; #early = [];
 
   constructor(client, ref) {
     this.#client = client;
@@ -251,11 +278,20 @@ class Binding {
     await session.request({ t: "bind", ref: this.ref }, null, undefined, (h) => {
       Object.assign(this, { session, token: h.b, ref: h.ref, node: h.rid, owner: h.g, generation: h.n });
       session.bindings.set(h.b, this);
+      if (!this.over) this.#client.bindings.add(this); // before the session may end: the next one binds it again
     });
   }
 
+  /** Called with each push. What comes before it is set waits for it, up to 256 pushes. */
+  get onpush() { return this.#onpush; }
+  set onpush(f) {
+    this.#onpush = f;
+    if (f) this.#early.splice(0).forEach((push) => this._push(push));
+  }
+
   _push(push) {
-    try { this.onpush?.(push); } catch (e) { queueMicrotask(() => { throw e; }); }
+    if (!this.#onpush) return void (this.#early.length < 256 && this.#early.push(push));
+    try { this.#onpush(push); } catch (e) { queueMicrotask(() => { throw e; }); }
   }
 
   _end(why, error) {

@@ -4,7 +4,7 @@ import { createInterface } from "node:readline";
 
 const say = (...words) => console.log(words.join(" "));
 const failed = (what, e) => say(what, "failed", e.kind ?? e, e.acceptance ?? "", e.remote ?? "", e.text ?? "");
-const client = connect(process.argv.slice(2), { credentials: () => "ann", name: "node", timeout: 30000, minBackoff: 50, maxBackoff: 500 });
+const client = connect(process.argv.slice(2), { credentials: () => "ann", name: "node", timeout: Number(process.env.FABRIC_TIMEOUT ?? 30000), minBackoff: 50, maxBackoff: 500 });
 client.onconnected = (e) => say("connected", e.node, e.welcome.text());
 client.ondisconnected = (e) => say("disconnected", e.error.kind);
 client.onrefused = (e) => say("refused", e.error.kind);
@@ -17,6 +17,7 @@ let binding;
 const commands = {
   async bind(ref) {
     binding = await client.bind(ref);
+    await new Promise((resolve) => setTimeout(resolve, 50)); // what the Actor pushes at once waits
     binding.onpush = (p) => say("push", p.seq, p.owner, p.text());
     say("bind", binding.ref, binding.node, binding.generation);
   },
@@ -25,6 +26,7 @@ const commands = {
   async short(text) { say("reply", (await binding.request(text, { timeout: 3000 })).text()); },
   async send(text) { await binding.send(text); say("sent"); },
   async large() { await binding.send("x".repeat(70000)); say("sent"); },
+  async close() { client.close(); say("closed"); },
   async unbind() { await binding.unbind(); say("unbound"); },
 };
 
