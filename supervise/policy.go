@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Actor says who acts on a verdict.
-type Actor string
+// Responder says who acts on a verdict.
+type Responder string
 
-// The actors.
+// The responders.
 const (
 	// Restart: the worker is restarted, by the restarter of its target.
-	Restart Actor = "restart"
+	Restart Responder = "restart"
 	// Person: the worker is alerted about, and a person acts.
-	Person Actor = "person"
+	Person Responder = "person"
 )
 
 // Policy is every number and choice that decisions depend on. All monitors of a mesh should have the same: what one of
@@ -25,7 +25,7 @@ type Policy struct {
 	// Responsible names who acts on each verdict (SV-3). Hung and Erroneous are Restart's or a Person's, Unreachable and
 	// Stalled only a Person's (SV-4). A verdict that is missing is an error at the start. It has no default: DefaultPolicy
 	// fills it in explicitly.
-	Responsible map[Verdict]Actor
+	Responsible map[Verdict]Responder
 
 	// CheckInterval is the time between two looks of one monitor, and the least time between the two sightings that
 	// confirm a verdict. Default 30 s.
@@ -76,7 +76,7 @@ type Policy struct {
 // a person.
 func DefaultPolicy() Policy {
 	return Policy{
-		Responsible:   map[Verdict]Actor{Hung: Restart, Erroneous: Restart, Unreachable: Person, Stalled: Person},
+		Responsible:   map[Verdict]Responder{Hung: Restart, Erroneous: Restart, Unreachable: Person, Stalled: Person},
 		CheckInterval: 30 * time.Second, HungAfter: 120 * time.Second, ErrorAfter: 30 * time.Minute, UnreachableAfter: 10 * time.Minute,
 		StalledAfter: 30 * time.Minute, Persistence: 3 * time.Minute, Cooldown: 10 * time.Minute, EscalateAfter: 10 * time.Minute,
 		Breaker: 3, BreakerWindow: 24 * time.Hour, LaunchWindow: 10 * time.Second, CollectLimit: 30 * time.Second,

@@ -107,9 +107,9 @@ type policyFlags struct {
 
 func (f *policyFlags) policy() (supervise.Policy, error) {
 	p := supervise.DefaultPolicy()
-	p.Responsible = map[supervise.Verdict]supervise.Actor{}
+	p.Responsible = map[supervise.Verdict]supervise.Responder{}
 	for v, who := range f.Responsible {
-		p.Responsible[supervise.Verdict(v)] = supervise.Actor(who)
+		p.Responsible[supervise.Verdict(v)] = supervise.Responder(who)
 	}
 	p.CheckInterval, p.HungAfter, p.ErrorAfter, p.UnreachableAfter, p.StalledAfter = f.CheckInterval, f.HungAfter, f.ErrorAfter, f.UnreachableAfter, f.StalledAfter
 	p.Persistence, p.Cooldown, p.EscalateAfter, p.Breaker, p.BreakerWindow = f.Persistence, f.Cooldown, f.EscalateAfter, f.Breaker, f.BreakerWindow
