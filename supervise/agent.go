@@ -278,8 +278,8 @@ func (a *Agent) beat(ctx context.Context, t tick) error {
 // ends this one's reports; all else (the record was removed, expired, or is the agent's own after a lost answer) is
 // written over at the next beat.
 func (a *Agent) lost(at kvlocation.SharedEntry) error {
-	if there := factOf[Record](at); there != nil && there.Value.Instance != a.rec.Instance && at.Revision > a.at.Revision && a.rec.Beats > 0 {
-		return fmt.Errorf("worker %q: %w (instance %s, booted %v)", a.cfg.Worker, ErrSuperseded, there.Value.Instance, there.Value.Booted)
+	if there := factOf[Record](at); there != nil && there.value.Instance != a.rec.Instance && at.Revision > a.at.Revision && a.rec.Beats > 0 {
+		return fmt.Errorf("worker %q: %w (instance %s, booted %v)", a.cfg.Worker, ErrSuperseded, there.value.Instance, there.value.Booted)
 	}
 	a.at = at
 	return errNotYet

@@ -14,10 +14,10 @@ import (
 )
 
 // record reads a worker's record.
-func (b *bed) record(t testing.TB, worker string) *Fact[Record] {
+func (b *bed) record(t testing.TB, worker string) *fact[Record] {
 	t.Helper()
 	token, _ := escape(worker)
-	f, err := fact[Record](testContext(t), b.sh.Confirm, workerPrefix+token)
+	f, err := readFact[Record](testContext(t), b.sh.Confirm, workerPrefix+token)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,22 +28,22 @@ func TestAgentBeatsOnlyWithTheLoop(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	w := b.work(t, "w")
-	fabrictest.Eventually(t, readyIn, "some beats", func() bool { r := b.record(t, "w"); return r != nil && r.Value.Beats >= 3 })
+	fabrictest.Eventually(t, readyIn, "some beats", func() bool { r := b.record(t, "w"); return r != nil && r.value.Beats >= 3 })
 	r := b.record(t, "w")
-	if r.Value.State != Processing || r.Value.Job != "job-1" || r.Value.Progress == "" || r.Value.Instance == "" {
-		t.Errorf("record %+v", r.Value)
+	if r.value.State != Processing || r.value.Job != "job-1" || r.value.Progress == "" || r.value.Instance == "" {
+		t.Errorf("record %+v", r.value)
 	}
-	for name, at := range map[string]time.Time{"state_since": r.Value.StateSince, "heartbeat": r.Value.Heartbeat, "progress_at": r.Value.ProgressAt, "booted": r.Value.Booted} {
-		if d := r.Time.Sub(at); d < -time.Second || d > 30*time.Second {
+	for name, at := range map[string]time.Time{"state_since": r.value.StateSince, "heartbeat": r.value.Heartbeat, "progress_at": r.value.ProgressAt, "booted": r.value.Booted} {
+		if d := r.time.Sub(at); d < -time.Second || d > 30*time.Second {
 			t.Errorf("%s is %v before the store's time", name, d)
 		}
 	}
 	// The loop hangs; the agent, its connection and this process live on.
 	w.stop()
 	b.outlast(t, 300*time.Millisecond) // a beat may be on its way
-	last := b.record(t, "w").Revision()
+	last := b.record(t, "w").revision()
 	b.outlast(t, time.Second)
-	if now := b.record(t, "w").Revision(); now != last {
+	if now := b.record(t, "w").revision(); now != last {
 		t.Errorf("a record was written while the loop hung: revision %d, then %d", last, now)
 	}
 	if err := w.agent.Err(); err != nil {
@@ -63,11 +63,11 @@ func TestAgentWritesChangesAtOnceAndTheRestRarely(t *testing.T) {
 	}
 	fabrictest.Eventually(t, readyIn, "the first beat", func() bool { return b.record(t, "w") != nil })
 	a.Loop().Tick(Processing, "job-1", "")
-	fabrictest.Eventually(t, readyIn, "the change", func() bool { return b.record(t, "w").Value.Job == "job-1" })
-	since := b.record(t, "w").Value.StateSince
+	fabrictest.Eventually(t, readyIn, "the change", func() bool { return b.record(t, "w").value.Job == "job-1" })
+	since := b.record(t, "w").value.StateSince
 	a.Loop().Tick(Processing, "job-2", "")
-	fabrictest.Eventually(t, readyIn, "the next job", func() bool { return b.record(t, "w").Value.Job == "job-2" })
-	r := b.record(t, "w").Value
+	fabrictest.Eventually(t, readyIn, "the next job", func() bool { return b.record(t, "w").value.Job == "job-2" })
+	r := b.record(t, "w").value
 	if r.Beats != 3 || !r.StateSince.Equal(since) {
 		t.Errorf("after 1002 ticks, of which two changed something: %+v", r)
 	}
@@ -77,7 +77,7 @@ func TestAgentWritesChangesAtOnceAndTheRestRarely(t *testing.T) {
 	if err := a.Close(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
-	if r := b.record(t, "w").Value; r.State != Stopped {
+	if r := b.record(t, "w").value; r.State != Stopped {
 		t.Errorf("after Close: %+v", r)
 	}
 }
@@ -86,15 +86,15 @@ func TestAgentOfAnEarlierRunIsSuperseded(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	old := b.work(t, "w")
-	fabrictest.Eventually(t, readyIn, "the first run's beats", func() bool { r := b.record(t, "w"); return r != nil && r.Value.Beats >= 2 })
-	first := b.record(t, "w").Value
+	fabrictest.Eventually(t, readyIn, "the first run's beats", func() bool { r := b.record(t, "w"); return r != nil && r.value.Beats >= 2 })
+	first := b.record(t, "w").value
 	b.work(t, "w")
 	fabrictest.Eventually(t, readyIn, "the first run to notice", func() bool { return errors.Is(old.agent.Err(), ErrSuperseded) })
-	r := b.record(t, "w").Value
+	r := b.record(t, "w").value
 	if r.Instance == first.Instance || r.Booted.Before(first.Booted) {
 		t.Errorf("the record is the earlier run's: %+v", r)
 	}
-	fabrictest.Eventually(t, readyIn, "the second run to go on", func() bool { return b.record(t, "w").Value.Beats > r.Beats+2 })
+	fabrictest.Eventually(t, readyIn, "the second run to go on", func() bool { return b.record(t, "w").value.Beats > r.Beats+2 })
 }
 
 func TestAgentRefusesAWrongConfiguration(t *testing.T) {
@@ -124,7 +124,7 @@ func TestAgentEndsWhileItWrites(t *testing.T) {
 	if err := a.Close(testContext(t)); err != nil {
 		t.Error(err)
 	}
-	if r := b.record(t, "w"); r == nil || r.Value.State != Stopped {
+	if r := b.record(t, "w"); r == nil || r.value.State != Stopped {
 		t.Errorf("the record is %+v", r)
 	}
 	for _, e := range said.All() {
@@ -149,22 +149,22 @@ func TestAgentsLastWord(t *testing.T) {
 	if err := first.Close(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
-	if r := b.record(t, "w"); r == nil || r.Value.State != Failed {
+	if r := b.record(t, "w"); r == nil || r.value.State != Failed {
 		t.Fatalf("it had failed, and the record is %+v", r)
 	}
 	second := agent()
 	second.Loop().Tick(Processing, "job-2", "")
-	fabrictest.Eventually(t, readyIn, "the second run's record", func() bool { return b.record(t, "w").Value.Job == "job-2" })
+	fabrictest.Eventually(t, readyIn, "the second run's record", func() bool { return b.record(t, "w").value.Job == "job-2" })
 	third := agent()
 	third.Loop().Tick(Processing, "job-3", "")
-	fabrictest.Eventually(t, readyIn, "the third run's record", func() bool { return b.record(t, "w").Value.Job == "job-3" })
+	fabrictest.Eventually(t, readyIn, "the third run's record", func() bool { return b.record(t, "w").value.Job == "job-3" })
 	second.Loop().Tick(Idle, "", "")
 	fabrictest.Eventually(t, readyIn, "the second run to notice", func() bool { return errors.Is(second.Err(), ErrSuperseded) })
 	second.Loop().Tick(Processing, "job-4", "")
 	if err := second.Close(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
-	if r := b.record(t, "w").Value; r.Job != "job-3" || r.State != Processing {
+	if r := b.record(t, "w").value; r.Job != "job-3" || r.State != Processing {
 		t.Errorf("an earlier run has written over the record: %+v", r)
 	}
 	if err := third.Close(testContext(t)); err != nil {
@@ -189,10 +189,10 @@ func TestOldTickIsNotWritten(t *testing.T) {
 	away.Disarm()
 	b.outlast(t, 3*time.Second)
 	if r := b.record(t, "w"); r != nil {
-		t.Errorf("a tick that was seconds old was written: %+v", r.Value)
+		t.Errorf("a tick that was seconds old was written: %+v", r.value)
 	}
 	a.Loop().Tick(Processing, "new", "")
-	fabrictest.Eventually(t, readyIn, "the next tick's record", func() bool { r := b.record(t, "w"); return r != nil && r.Value.Job == "new" })
+	fabrictest.Eventually(t, readyIn, "the next tick's record", func() bool { r := b.record(t, "w"); return r != nil && r.value.Job == "new" })
 	if err := a.Close(testContext(t)); err != nil {
 		t.Fatal(err)
 	}

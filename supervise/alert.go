@@ -63,27 +63,27 @@ const (
 	AlertSees        = "monitor-sees"
 )
 
-// Due returns the alerts that should have gone out by now about a worker. They follow from the shared keys alone, apart
+// due returns the alerts that should have gone out by now about a worker. They follow from the shared keys alone, apart
 // from the pipeline: neither waits for the other, and whatever monitor looks sends what is due (SV-7). Each alert's key is
 // claimed before it is sent, so it goes out once, and again after Policy.Remind while its cause lasts.
-func (p *Policy) Due(v *View) []Alert {
-	if v.Incident == nil {
+func (p *Policy) due(v *view) []Alert {
+	if v.incident == nil {
 		return nil
 	}
-	f := p.Judge(v.Record, v.Now, v.Bound)
-	c := &v.Incident.Value
+	f := p.judge(v.record, v.now, v.bound)
+	c := &v.incident.value
 	var out []Alert
 	add := func(kind string, severity Severity, key string, ttl time.Duration, format string, args ...any) {
 		out = append(out, Alert{
-			V: schemaVersion, Kind: kind, Severity: severity, Text: fmt.Sprintf(format, args...), Worker: v.Worker, Verdict: c.Verdict,
-			Job: c.Job, Incident: c.ID, By: v.Self, Time: ceil(v.Now), key: tokenOf(kind + "-" + key), ttl: seconds(ttl),
+			V: schemaVersion, Kind: kind, Severity: severity, Text: fmt.Sprintf(format, args...), Worker: v.worker, Verdict: c.Verdict,
+			Job: c.Job, Incident: c.ID, By: v.self, Time: ceil(v.now), key: tokenOf(kind + "-" + key), ttl: seconds(ttl),
 		})
 	}
 	job := ""
 	if c.Job != "" {
 		job = fmt.Sprintf(", job %s", c.Job)
 	}
-	old := func(t time.Time) bool { return v.Now.Sub(t) > p.horizon() }
+	old := func(t time.Time) bool { return v.now.Sub(t) > p.horizon() }
 	once := 2 * p.horizon()
 	for i := range c.Attempts {
 		a := &c.Attempts[i]
@@ -93,16 +93,16 @@ func (p *Policy) Due(v *View) []Alert {
 		n := len(out)
 		switch a.Outcome {
 		case Running:
-			add(AlertRestarting, Warning, a.ID, once, "%s is restarted by monitor %s: %s%s", v.Worker, a.By, c.Why, job)
+			add(AlertRestarting, Warning, a.ID, once, "%s is restarted by monitor %s: %s%s", v.worker, a.By, c.Why, job)
 		case Done:
-			add(AlertRestarted, Warning, a.ID, once, "%s was restarted: %s%s", v.Worker, a.Verdict, job)
+			add(AlertRestarted, Warning, a.ID, once, "%s was restarted: %s%s", v.worker, a.Verdict, job)
 		case Broken:
-			add(AlertFailed, Page, a.ID, once, "%s could not be restarted, the command failed: %s%s", v.Worker, a.Detail, job)
+			add(AlertFailed, Page, a.ID, once, "%s could not be restarted, the command failed: %s%s", v.worker, a.Detail, job)
 		case Unknown:
-			add(AlertUnknown, Page, a.ID, once, "%s may have been restarted or not: %s; it counts as restarted%s", v.Worker, a.Detail, job)
+			add(AlertUnknown, Page, a.ID, once, "%s may have been restarted or not: %s; it counts as restarted%s", v.worker, a.Detail, job)
 		case Cancelled:
 			if _, announced := v.alerts[tokenOf(AlertRestarting+"-"+a.ID)]; announced {
-				add(AlertCancelled, Info, a.ID, once, "%s was not restarted after all: %s%s", v.Worker, a.Detail, job)
+				add(AlertCancelled, Info, a.ID, once, "%s was not restarted after all: %s%s", v.worker, a.Detail, job)
 			}
 		}
 		for ; n < len(out); n++ {
@@ -114,48 +114,48 @@ func (p *Policy) Due(v *View) []Alert {
 		switch {
 		case old(c.Ended):
 		case c.State == IncidentRecovered:
-			add(AlertRecovered, Info, c.ID, once, "%s has recovered after %v: %s", v.Worker, took, c.How)
+			add(AlertRecovered, Info, c.ID, once, "%s has recovered after %v: %s", v.worker, took, c.How)
 		case c.State == IncidentGone:
-			add(AlertGone, Warning, c.ID, once, "%s was %s for %v and is watched no more: %s", v.Worker, c.Verdict, took, c.How)
+			add(AlertGone, Warning, c.ID, once, "%s was %s for %v and is watched no more: %s", v.worker, c.Verdict, took, c.How)
 		}
 		return out
 	}
 	why, _ := v.planned()
-	if why != "" || f.Verdict != c.Verdict {
+	if why != "" || f.verdict != c.Verdict {
 		return out
 	}
 	paused := ""
-	if ctl := v.control(); ctl != nil && p.Responsible[c.Verdict] == Restart {
+	if ctl := v.inForce(); ctl != nil && p.Responsible[c.Verdict] == Restart {
 		paused = fmt.Sprintf("; nothing restarts it, %s by %s: %s", ctl.Mode, ctl.By, ctl.Reason)
 	}
 	severity := Warning
 	if p.Responsible[c.Verdict] != Restart {
 		severity = Page // nobody else acts
 	}
-	add(AlertConfirmed, severity, string(c.Verdict)+"-"+c.ID, p.Remind, "%s is %s: %s%s%s", v.Worker, c.Verdict, f.Why(), job, paused)
+	add(AlertConfirmed, severity, string(c.Verdict)+"-"+c.ID, p.Remind, "%s is %s: %s%s%s", v.worker, c.Verdict, f.why(), job, paused)
 	out[len(out)-1].collect = true
 	if p.Responsible[c.Verdict] != Restart {
 		return out
 	}
-	if !v.Hands {
-		add(AlertNoHands, Page, c.ID, p.Remind, "%s is %s, and no restarter is configured for it%s", v.Worker, c.Verdict, job)
+	if !v.hands {
+		add(AlertNoHands, Page, c.ID, p.Remind, "%s is %s, and no restarter is configured for it%s", v.worker, c.Verdict, job)
 		return out
 	}
-	if a := c.lastRestart(); a != nil && a.Incident == c.ID && a.Outcome != Running && !v.Now.Add(-v.Bound).Before(a.Finished.Add(p.EscalateAfter)) {
+	if a := c.lastRestart(); a != nil && a.Incident == c.ID && a.Outcome != Running && !v.now.Add(-v.bound).Before(a.Finished.Add(p.EscalateAfter)) {
 		add(AlertUnrecovered, Page, a.ID, p.BreakerWindow+p.Remind, "restart did not recover %s: %v after it the worker is still %s%s",
-			v.Worker, v.Now.Sub(a.Finished).Round(time.Second), c.Verdict, job)
+			v.worker, v.now.Sub(a.Finished).Round(time.Second), c.Verdict, job)
 		out[len(out)-1].Attempt = a.ID
 	}
 	_, resting := p.resting(v)
-	if used := c.used(v.Now.Add(-v.Bound - p.BreakerWindow)); used >= p.Breaker && c.running() == nil && !resting {
+	if used := c.used(v.now.Add(-v.bound - p.BreakerWindow)); used >= p.Breaker && c.running() == nil && !resting {
 		add(AlertBreaker, Page, c.ID, p.Remind, "%s is %s and had %d restarts within %v: the circuit breaker is open, nothing restarts it any more%s",
-			v.Worker, c.Verdict, used, p.BreakerWindow, job)
+			v.worker, c.Verdict, used, p.BreakerWindow, job)
 	}
 	return out
 }
 
 // dueFleet returns the alerts about the fleet as a whole.
-func (p *Policy) dueFleet(f Fleet, b *Budget, now time.Time, bound time.Duration, self string, waiting int) []Alert {
+func (p *Policy) dueFleet(f fleet, b *budget, now time.Time, bound time.Duration, self string, waiting int) []Alert {
 	var out []Alert
 	add := func(kind, text string) {
 		out = append(out, Alert{
@@ -163,7 +163,7 @@ func (p *Policy) dueFleet(f Fleet, b *Budget, now time.Time, bound time.Duration
 		})
 	}
 	if p.tooMany(f) {
-		add(AlertFleetGuard, fmt.Sprintf("%d of %d workers look broken: nothing is restarted, the fault is likely elsewhere", f.Broken, f.Workers))
+		add(AlertFleetGuard, fmt.Sprintf("%d of %d workers look broken: nothing is restarted, the fault is likely elsewhere", f.broken, f.workers))
 	}
 	if b != nil && waiting > 0 {
 		if used := len(p.usedBudget(b, now, bound)); used >= p.FleetBudget {

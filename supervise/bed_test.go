@@ -283,7 +283,7 @@ func (m *still) look(t testing.TB) {
 		t.Fatal(err)
 	}
 	for _, v := range s.due {
-		if err := m.run.work(ctx, s.clock, v.Worker, s.fleet, v.Expected); err != nil && !lostRace(err) {
+		if err := m.run.work(ctx, s.clock, v.worker, s.fleet, v.expected); err != nil && !lostRace(err) {
 			t.Fatal(err)
 		}
 	}

@@ -22,20 +22,20 @@ const (
 // BenchmarkDecision is the decision about one worker alone: from its record to what is to be done. No store, no reading.
 func BenchmarkDecision(b *testing.B) {
 	p, now := DefaultPolicy(), time.Now()
-	healthy := &View{Worker: "w", Now: now, Record: recordAt(Processing, 5*time.Second, now), Self: "m", Hands: true}
-	hung := &View{
-		Worker: "w", Now: now, Record: recordAt(Processing, 10*time.Minute, now), Self: "m", Hands: true, Fleet: Fleet{Workers: benchWorkers, Broken: 1},
-		Sight:    &Fact[Sighting]{Time: now.Add(-5 * time.Minute), Value: Sighting{Verdict: Hung, Episode: "r7", Record: 7}},
-		Timer:    &Fact[Timer]{Time: now.Add(-4 * time.Minute), Value: Timer{Verdict: Hung, Episode: "r7", Record: 7}},
-		Lock:     &Fact[Lock]{Value: Lock{By: "another"}},
-		Incident: &Fact[Incident]{Value: Incident{ID: "i", State: IncidentOpen, Verdict: Hung}},
+	healthy := &view{worker: "w", now: now, record: recordAt(Processing, 5*time.Second, now), self: "m", hands: true}
+	hung := &view{
+		worker: "w", now: now, record: recordAt(Processing, 10*time.Minute, now), self: "m", hands: true, fleet: fleet{workers: benchWorkers, broken: 1},
+		sight:    &fact[sighting]{time: now.Add(-5 * time.Minute), value: sighting{Verdict: Hung, Episode: "r7", Record: 7}},
+		timer:    &fact[timer]{time: now.Add(-4 * time.Minute), value: timer{Verdict: Hung, Episode: "r7", Record: 7}},
+		lock:     &fact[lock]{value: lock{By: "another"}},
+		incident: &fact[Incident]{value: Incident{ID: "i", State: IncidentOpen, Verdict: Hung}},
 	}
-	for name, v := range map[string]*View{"healthy": healthy, "hung": hung} {
+	for name, v := range map[string]*view{"healthy": healthy, "hung": hung} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if s := p.Next(v); s.Do != Wait {
-					b.Fatalf("%v: %s", s.Do, s.Why)
+				if s := p.next(v); s.do != doWait {
+					b.Fatalf("%v: %s", s.do, s.why)
 				}
 			}
 		})
@@ -74,8 +74,8 @@ func BenchmarkScan(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if s.fleet.Workers != benchWorkers || len(s.due) > 0 {
-				b.Fatalf("%d workers, %d due", s.fleet.Workers, len(s.due))
+			if s.fleet.workers != benchWorkers || len(s.due) > 0 {
+				b.Fatalf("%d workers, %d due", s.fleet.workers, len(s.due))
 			}
 		}
 	}

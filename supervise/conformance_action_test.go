@@ -218,8 +218,8 @@ func markers(t *testing.T) {
 	b.say(t, Record{Worker: "late", State: Processing})
 	j, a := &journal{}, &alerts{}
 	m := b.still(t, config(p, j, a))
-	m.run.before = func(s Step) {
-		if s.Do == Intend {
+	m.run.before = func(s step) {
+		if s.do == doIntend {
 			mark("late", time.Hour)
 		}
 	}
@@ -247,7 +247,7 @@ func markers(t *testing.T) {
 			t.Errorf("alerted during a planned action: %+v", x)
 		}
 	}
-	m.run.before = func(Step) {}
+	m.run.before = func(step) {}
 	if err := ClearMarker(ctx, b.sh, "w"); err != nil {
 		t.Fatal(err)
 	}

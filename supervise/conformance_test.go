@@ -25,9 +25,9 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-func recordAt(state State, age time.Duration, now time.Time) *Fact[Record] {
+func recordAt(state State, age time.Duration, now time.Time) *fact[Record] {
 	at := now.Add(-age)
-	return &Fact[Record]{Time: at, at: kvlocation.SharedEntry{Revision: 7, Time: at}, Value: Record{
+	return &fact[Record]{time: at, at: kvlocation.SharedEntry{Revision: 7, Time: at}, value: Record{
 		Worker: "w", State: state, StateSince: at, ProgressAt: at, Heartbeat: at,
 	}}
 }
@@ -62,10 +62,10 @@ func verdictFromTheRecordAlone(t *testing.T) {
 	now := time.Now()
 	for _, local := range []time.Duration{-9 * time.Hour, 0, 9 * time.Hour} {
 		r := recordAt(Processing, 3*time.Minute, now)
-		r.Value.Heartbeat = now.Add(local)
+		r.value.Heartbeat = now.Add(local)
 		d := DefaultPolicy()
-		if f := d.Judge(r, now, 0); f.Verdict != Hung {
-			t.Errorf("with a local clock off by %v: %s", local, f.Verdict)
+		if f := d.judge(r, now, 0); f.verdict != Hung {
+			t.Errorf("with a local clock off by %v: %s", local, f.verdict)
 		}
 	}
 }
@@ -80,14 +80,14 @@ func verdictsAndSightings(t *testing.T) {
 func verdictsOfRecords(t *testing.T) {
 	p, now := DefaultPolicy(), time.Now()
 	stuck := recordAt(Processing, time.Second, now)
-	stuck.Value.ProgressAt = now.Add(-31 * time.Minute)
+	stuck.value.ProgressAt = now.Add(-31 * time.Minute)
 	moving := recordAt(Processing, time.Second, now)
-	moving.Value.ProgressAt = now.Add(-29 * time.Minute)
+	moving.value.ProgressAt = now.Add(-29 * time.Minute)
 	broken := recordAt(Failed, time.Second, now)
-	broken.Value.StateSince = now.Add(-31 * time.Minute)
+	broken.value.StateSince = now.Add(-31 * time.Minute)
 	for _, c := range []struct {
 		name  string
-		rec   *Fact[Record]
+		rec   *fact[Record]
 		bound time.Duration
 		want  Verdict
 	}{
@@ -106,8 +106,8 @@ func verdictsOfRecords(t *testing.T) {
 		{"progress", moving, 0, Healthy},
 		{"a state of its own", recordAt("polishing", 121*time.Second, now), 0, Healthy},
 	} {
-		if f := p.Judge(c.rec, now, c.bound); f.Verdict != c.want {
-			t.Errorf("%s: %s (%s), want %s", c.name, f.Verdict, f.Why(), c.want)
+		if f := p.judge(c.rec, now, c.bound); f.verdict != c.want {
+			t.Errorf("%s: %s (%s), want %s", c.name, f.verdict, f.why(), c.want)
 		}
 	}
 }
@@ -286,8 +286,8 @@ func oneOfManyActs(t *testing.T) {
 func alertsApartFromLock(t *testing.T) {
 	b, p := newBed(t), fast()
 	token, _ := escape("w")
-	lock := incidentPrefix + token + ".lock"
-	if _, err := b.sh.Create(testContext(t), lock, encode(Lock{V: 1, Worker: "w", By: "somebody"}), time.Hour); err != nil {
+	key := incidentPrefix + token + ".lock"
+	if _, err := b.sh.Create(testContext(t), key, encode(lock{V: 1, Worker: "w", By: "somebody"}), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	b.say(t, Record{Worker: "w", State: Processing})
@@ -300,7 +300,7 @@ func alertsApartFromLock(t *testing.T) {
 	if got := j.list(); len(got) > 0 {
 		t.Fatalf("restarted while another monitor held the lock: %+v", got)
 	}
-	if err := remove(testContext(t), b.sh, lock); err != nil {
+	if err := remove(testContext(t), b.sh, key); err != nil {
 		t.Fatal(err)
 	}
 	j.wait(t, 1)
@@ -312,7 +312,7 @@ func alertsApartFromLock(t *testing.T) {
 
 // SV-8. A worker that comes back between the decision and the command is not restarted, and what was begun is cleaned up.
 func lastLook(t *testing.T) {
-	for _, at := range []Do{Collect, Intend, Run} {
+	for _, at := range []do{doCollect, doIntend, doRun} {
 		t.Run("recovers before "+at.String(), func(t *testing.T) {
 			t.Parallel()
 			b, p := newBed(t), fast()
@@ -320,9 +320,9 @@ func lastLook(t *testing.T) {
 			j := &journal{}
 			m := b.still(t, config(p, j, &alerts{}))
 			back := false
-			m.run.before = func(s Step) {
+			m.run.before = func(s step) {
 				// The look that this step rests on is already over; it is the next one that has to notice.
-				if s.Do == at && !back && at != Run || at == Run && s.Do == Intend && !back {
+				if s.do == at && !back && at != doRun || at == doRun && s.do == doIntend && !back {
 					back = true
 					b.say(t, Record{Worker: "w", State: Processing})
 				}

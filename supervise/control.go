@@ -71,9 +71,9 @@ func ClearControl(ctx context.Context, sh *kvlocation.Shared) (was *Control, err
 // GetControl returns what is in force now, nil for nothing. Errors are *outcome.Error: Unavailable when the store does not
 // answer.
 func GetControl(ctx context.Context, sh *kvlocation.Shared) (*Control, error) {
-	f, err := fact[Control](ctx, sh.Confirm, controlKey)
+	f, err := readFact[Control](ctx, sh.Confirm, controlKey)
 	if err != nil || f == nil {
 		return nil, err
 	}
-	return &f.Value, nil
+	return &f.value, nil
 }

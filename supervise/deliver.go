@@ -20,12 +20,12 @@ func (r *runner) tell(ctx context.Context, c clock, worker string) error {
 		return err
 	}
 	target := r.target(worker)
-	v.Hands = target.Restarter != nil
+	v.hands = target.Restarter != nil
 	token, _ := escape(worker)
 	var errs []error
-	for _, a := range r.policy.Due(v) {
+	for _, a := range r.policy.due(v) {
 		d := factOf[delivery](v.alerts[a.key])
-		if d != nil && d.Value.waits(v.Now) {
+		if d != nil && d.value.waits(v.now) {
 			continue
 		}
 		errs = append(errs, r.deliver(ctx, c, incidentPrefix+token+".alert."+a.key, d, a, func(a *Alert) { r.attach(ctx, v, a, target.Collector) }))
@@ -34,9 +34,9 @@ func (r *runner) tell(ctx context.Context, c clock, worker string) error {
 }
 
 // dueAny reports whether an alert that is due needs to be looked at.
-func (r *runner) dueAny(v *View) bool {
-	for _, a := range r.policy.Due(v) {
-		if d := factOf[delivery](v.alerts[a.key]); d == nil || !d.Value.waits(v.Now) {
+func (r *runner) dueAny(v *view) bool {
+	for _, a := range r.policy.due(v) {
+		if d := factOf[delivery](v.alerts[a.key]); d == nil || !d.value.waits(v.now) {
 			return true
 		}
 	}
@@ -45,11 +45,11 @@ func (r *runner) dueAny(v *View) bool {
 
 // deliver claims an alert, sends it, and writes down who took it. A claimant that dies is followed by another one once
 // the claim is over: an alert may then come twice, but it never gets lost.
-func (r *runner) deliver(ctx context.Context, c clock, key string, d *Fact[delivery], a Alert, attach func(*Alert)) error {
+func (r *runner) deliver(ctx context.Context, c clock, key string, d *fact[delivery], a Alert, attach func(*Alert)) error {
 	limit := r.policy.NotifyLimit
 	next := delivery{V: schemaVersion, Kind: a.Kind}
 	if d != nil {
-		next = d.Value
+		next = d.value
 	}
 	claim := 2*limit + r.policy.CollectLimit
 	now, bound := c.at()
@@ -115,8 +115,8 @@ func (r *runner) tellOne(ctx context.Context, n Notifier, a Alert) error {
 }
 
 // attach puts the incident's logs into an alert. The first alert of an incident collects them.
-func (r *runner) attach(ctx context.Context, v *View, a *Alert, c Collector) {
-	token, _ := escape(v.Worker)
+func (r *runner) attach(ctx context.Context, v *view, a *Alert, c Collector) {
+	token, _ := escape(v.worker)
 	var l Logs
 	e, err := r.keys.Get(ctx, logsPrefix+token)
 	if err == nil {
@@ -126,7 +126,7 @@ func (r *runner) attach(ctx context.Context, v *View, a *Alert, c Collector) {
 		return
 	}
 	if l.Incident != a.Incident && a.collect {
-		l = *r.collect(ctx, v, Step{Incident: a.Incident}, c)
+		l = *r.collect(ctx, v, step{incident: a.Incident}, c)
 	}
 	if l.Incident == a.Incident {
 		a.Logs, a.LogsError = l.Text, l.Error

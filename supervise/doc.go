@@ -8,8 +8,8 @@
 // hung and erroneous workers the restarter of their [Target], for unreachable and stalled ones a person.
 //
 // Any number of monitors may run. What they share is a few keys for each worker that is not well (listed in keys.go), as
-// JSON that the nats CLI shows; [Policy.Next] decides from these keys and the store's time alone what is done next, and
-// [Policy.Due] which alerts should have gone out. On the way to a restart, each line a step of its own:
+// JSON that the nats CLI shows; Policy.next decides from these keys and the store's time alone what is done next, and
+// Policy.due which alerts should have gone out. On the way to a restart, each line a step of its own:
 //
 //	sighted        the verdict was seen once                              created if absent
 //	confirmed      seen again, a check interval later: the incident opens; alert

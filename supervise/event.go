@@ -123,7 +123,7 @@ func events(ctx context.Context, k keys, f EventFilter) ([]Event, error) {
 	}
 	var out []Event
 	err := k.List(ctx, prefix, func(e kvlocation.SharedEntry) bool {
-		ev := factOf[Event](e).Value
+		ev := factOf[Event](e).value
 		if ev.Worker == "" || f.Incident != "" && ev.Incident != f.Incident {
 			return true
 		}

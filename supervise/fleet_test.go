@@ -211,14 +211,14 @@ func TestErrorOutlivesTheRestart(t *testing.T) {
 // Who was told that a worker is being restarted is told that it was not; nobody else is.
 func TestCancelledIsTold(t *testing.T) {
 	p, now := DefaultPolicy(), time.Now()
-	v := &View{Worker: "w", Now: now, Record: recordAt(Processing, time.Second, now), Incident: &Fact[Incident]{Value: Incident{
+	v := &view{worker: "w", now: now, record: recordAt(Processing, time.Second, now), incident: &fact[Incident]{value: Incident{
 		ID: "i", State: IncidentOpen, Verdict: Hung, Attempts: []Attempt{{ID: "i-1", Outcome: Cancelled, Finished: now, Detail: "it recovered"}},
 	}}}
-	if got := p.Due(v); len(got) > 0 {
+	if got := p.due(v); len(got) > 0 {
 		t.Errorf("nobody was told of it, and now: %+v", got)
 	}
 	v.alerts = map[string]kvlocation.SharedEntry{AlertRestarting + "-i-1": {}}
-	if got := p.Due(v); len(got) != 1 || got[0].Kind != AlertCancelled || !strings.Contains(got[0].Text, "not restarted after all: it recovered") {
+	if got := p.due(v); len(got) != 1 || got[0].Kind != AlertCancelled || !strings.Contains(got[0].Text, "not restarted after all: it recovered") {
 		t.Errorf("it was told, and now: %+v", got)
 	}
 }
@@ -228,11 +228,11 @@ func TestOldNewsIsNotTold(t *testing.T) {
 	p, now := DefaultPolicy(), time.Now()
 	for ago, want := range map[time.Duration]string{time.Minute: "[restart-failed recovered]", p.Remind + time.Second: "[]"} {
 		at := now.Add(-ago)
-		v := &View{Worker: "w", Now: now, Record: recordAt(Processing, time.Second, now), Incident: &Fact[Incident]{Value: Incident{
+		v := &view{worker: "w", now: now, record: recordAt(Processing, time.Second, now), incident: &fact[Incident]{value: Incident{
 			ID: "i", State: IncidentRecovered, Verdict: Hung, Opened: at, Ended: at, Attempts: []Attempt{{ID: "i-1", Outcome: Broken, Finished: at}},
 		}}}
 		kinds := []string{}
-		for _, a := range p.Due(v) {
+		for _, a := range p.due(v) {
 			kinds = append(kinds, a.Kind)
 		}
 		if got := fmt.Sprint(kinds); got != want {
@@ -248,7 +248,7 @@ func TestLongestRetention(t *testing.T) {
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if s := p.writeIncident(&View{Worker: "w"}, &Incident{}, ""); s.change.ttl > kvlocation.MaxSharedTTL {
+	if s := p.writeIncident(&view{worker: "w"}, &Incident{}, ""); s.change.ttl > kvlocation.MaxSharedTTL {
 		t.Errorf("a case is written for %v", s.change.ttl)
 	}
 }
@@ -359,22 +359,22 @@ func TestWorkerThatIsGone(t *testing.T) {
 // A worker that says in order that it has stopped ends its incident, however late that is seen.
 func TestStoppedEndsTheIncident(t *testing.T) {
 	p, now := DefaultPolicy(), time.Now()
-	v := &View{Worker: "w", Now: now, Record: recordAt(Stopped, 3*p.HungAfter, now), Incident: &Fact[Incident]{Value: Incident{ID: "i", State: IncidentOpen, Verdict: Hung}}}
-	if s := p.Next(v); s.Do != Write || s.Event != Recovered {
-		t.Errorf("%v %s: %s", s.Do, s.Event, s.Why)
+	v := &view{worker: "w", now: now, record: recordAt(Stopped, 3*p.HungAfter, now), incident: &fact[Incident]{value: Incident{ID: "i", State: IncidentOpen, Verdict: Hung}}}
+	if s := p.next(v); s.do != doWrite || s.event != Recovered {
+		t.Errorf("%v %s: %s", s.do, s.event, s.why)
 	}
 }
 
 // ready is a hung worker for which all is done but the use of the fleet's budget.
-func ready(p *Policy, now time.Time, used ...BudgetUse) *View {
-	seen := Sighting{Verdict: Hung, Episode: "r7", Record: 7}
-	v := &View{
-		Worker: "w", Self: "m", Now: now, Record: recordAt(Processing, time.Hour, now), Hands: true, Confirmed: true, Fleet: Fleet{Workers: 100, Broken: 1},
-		Sight: &Fact[Sighting]{Time: now.Add(-p.Persistence - time.Hour), Value: seen}, Timer: &Fact[Timer]{Time: now.Add(-p.Persistence - time.Minute), Value: Timer(seen)},
-		Lock: &Fact[Lock]{Value: Lock{By: "m"}}, Incident: &Fact[Incident]{Value: Incident{ID: "i", State: IncidentOpen, Verdict: Hung}},
-		Budget: &Fact[Budget]{Value: Budget{Used: used}},
+func ready(p *Policy, now time.Time, used ...budgetUse) *view {
+	seen := sighting{Verdict: Hung, Episode: "r7", Record: 7}
+	v := &view{
+		worker: "w", self: "m", now: now, record: recordAt(Processing, time.Hour, now), hands: true, confirmed: true, fleet: fleet{workers: 100, broken: 1},
+		sight: &fact[sighting]{time: now.Add(-p.Persistence - time.Hour), value: seen}, timer: &fact[timer]{time: now.Add(-p.Persistence - time.Minute), value: timer(seen)},
+		lock: &fact[lock]{value: lock{By: "m"}}, incident: &fact[Incident]{value: Incident{ID: "i", State: IncidentOpen, Verdict: Hung}},
+		budget: &fact[budget]{value: budget{Used: used}},
 	}
-	v.Hand.Collected = true
+	v.hand.collected = true
 	return v
 }
 
@@ -383,37 +383,37 @@ func ready(p *Policy, now time.Time, used ...BudgetUse) *View {
 func TestBudgetCountsWhatRuns(t *testing.T) {
 	p, now := DefaultPolicy(), time.Now()
 	p.FleetBudget = 2
-	other := func(ago time.Duration) BudgetUse { return BudgetUse{Worker: "x", Attempt: "x-1", At: now.Add(-ago)} }
-	own := func(ago time.Duration) BudgetUse { return BudgetUse{Worker: "w", Attempt: "i-1", At: now.Add(-ago)} }
+	other := func(ago time.Duration) budgetUse { return budgetUse{Worker: "x", Attempt: "x-1", At: now.Add(-ago)} }
+	own := func(ago time.Duration) budgetUse { return budgetUse{Worker: "w", Attempt: "i-1", At: now.Add(-ago)} }
 	for _, c := range []struct {
 		name string
-		used []BudgetUse
-		do   Do
+		used []budgetUse
+		do   do
 		of   string // of the event
 		kept int    // uses that a write leaves
 	}{
-		{"nothing used", nil, Write, "", 1},
-		{"taken just now", []BudgetUse{own(time.Second)}, Intend, "1", 0},
-		{"taken long ago", []BudgetUse{own(40 * time.Minute)}, Write, "", 1},
-		{"taken before the window", []BudgetUse{own(3 * time.Hour)}, Write, "", 1},
-		{"taken long ago, and one more", []BudgetUse{other(time.Minute), own(40 * time.Minute)}, Write, "", 2},
-		{"used up", []BudgetUse{other(time.Minute), other(2 * time.Minute)}, Wait, "budget", 0},
-		{"used up, and the own one is old", []BudgetUse{other(time.Minute), other(2 * time.Minute), own(40 * time.Minute)}, Wait, "budget", 0},
-		{"the window is over, but not for a command that came late", []BudgetUse{other(time.Minute), other(p.FleetWindow + p.LaunchWindow)}, Wait, "budget", 0},
-		{"the window is over", []BudgetUse{other(time.Minute), other(p.FleetWindow + 5*time.Minute)}, Write, "", 2},
+		{"nothing used", nil, doWrite, "", 1},
+		{"taken just now", []budgetUse{own(time.Second)}, doIntend, "1", 0},
+		{"taken long ago", []budgetUse{own(40 * time.Minute)}, doWrite, "", 1},
+		{"taken before the window", []budgetUse{own(3 * time.Hour)}, doWrite, "", 1},
+		{"taken long ago, and one more", []budgetUse{other(time.Minute), own(40 * time.Minute)}, doWrite, "", 2},
+		{"used up", []budgetUse{other(time.Minute), other(2 * time.Minute)}, doWait, "budget", 0},
+		{"used up, and the own one is old", []budgetUse{other(time.Minute), other(2 * time.Minute), own(40 * time.Minute)}, doWait, "budget", 0},
+		{"the window is over, but not for a command that came late", []budgetUse{other(time.Minute), other(p.FleetWindow + p.LaunchWindow)}, doWait, "budget", 0},
+		{"the window is over", []budgetUse{other(time.Minute), other(p.FleetWindow + 5*time.Minute)}, doWrite, "", 2},
 	} {
 		v := ready(&p, now, c.used...)
-		s := p.Next(v)
-		for s.Do == Write && s.Incident == "i" && strings.HasPrefix(s.Why, "unlock") { // what is refused gives its lock back
-			v.Lock = nil
-			s = p.Next(v)
+		s := p.next(v)
+		for s.do == doWrite && s.incident == "i" && strings.HasPrefix(s.why, "unlock") { // what is refused gives its lock back
+			v.lock = nil
+			s = p.next(v)
 		}
-		if s.Do != c.do || c.of != "" && s.Of != c.of {
-			t.Errorf("%s: %v %q: %s", c.name, s.Do, s.Of, s.Why)
+		if s.do != c.do || c.of != "" && s.of != c.of {
+			t.Errorf("%s: %v %q: %s", c.name, s.do, s.of, s.why)
 			continue
 		}
-		if c.do == Write {
-			var b Budget
+		if c.do == doWrite {
+			var b budget
 			if err := json.Unmarshal(s.change.value, &b); err != nil || len(b.Used) != c.kept || !b.Used[len(b.Used)-1].At.After(now.Add(-time.Second)) {
 				t.Errorf("%s: writes %s, %v", c.name, s.change.value, err)
 			}

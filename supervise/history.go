@@ -33,15 +33,15 @@ func Workers(ctx context.Context, sh *kvlocation.Shared, p Policy, expected []st
 	if err != nil {
 		return nil, err
 	}
-	found := map[string]*View{}
-	view := func(worker string) *View {
+	found := map[string]*view{}
+	of := func(worker string) *view {
 		if found[worker] == nil {
-			found[worker] = &View{Worker: worker}
+			found[worker] = &view{worker: worker}
 		}
 		return found[worker]
 	}
 	for _, w := range expected {
-		view(w).Expected = true
+		of(w).expected = true
 	}
 	for _, prefix := range []string{workerPrefix, markerPrefix, incidentPrefix} {
 		err := sh.List(ctx, prefix, func(e kvlocation.SharedEntry) bool {
@@ -49,11 +49,11 @@ func Workers(ctx context.Context, sh *kvlocation.Shared, p Policy, expected []st
 			switch {
 			case !ok:
 			case prefix == workerPrefix:
-				view(worker).Record = factOf[Record](e)
+				of(worker).record = factOf[Record](e)
 			case prefix == markerPrefix:
-				view(worker).Marker = factOf[Marker](e)
+				of(worker).marker = factOf[Marker](e)
 			default:
-				view(worker).take(e)
+				of(worker).take(e)
 			}
 			return true
 		})
@@ -63,23 +63,23 @@ func Workers(ctx context.Context, sh *kvlocation.Shared, p Policy, expected []st
 	}
 	var out []WorkerStatus
 	for _, v := range found {
-		if v.Record == nil && !v.Expected {
+		if v.record == nil && !v.expected {
 			continue
 		}
-		v.Now, v.Bound = c.at()
-		f := p.Judge(v.Record, v.Now, v.Bound)
-		st := WorkerStatus{Record: Record{Worker: v.Worker}, Age: f.Age, Verdict: f.Verdict, Why: f.Why()}
-		if v.Record != nil {
-			st.Record = v.Record.Value
+		v.now, v.bound = c.at()
+		f := p.judge(v.record, v.now, v.bound)
+		st := WorkerStatus{Record: Record{Worker: v.worker}, Age: f.age, Verdict: f.verdict, Why: f.why()}
+		if v.record != nil {
+			st.Record = v.record.value
 		}
-		if v.Incident != nil {
-			st.Restarts = v.Incident.Value.used(v.Now.Add(-p.BreakerWindow))
-			if v.Incident.Value.State == IncidentOpen {
-				st.Incident = v.Incident.Value.ID
+		if v.incident != nil {
+			st.Restarts = v.incident.value.used(v.now.Add(-p.BreakerWindow))
+			if v.incident.value.State == IncidentOpen {
+				st.Incident = v.incident.value.ID
 			}
 		}
 		if why, _ := v.planned(); why != "" {
-			st.Marker = &v.Marker.Value
+			st.Marker = &v.marker.value
 		}
 		out = append(out, st)
 	}
@@ -101,9 +101,9 @@ func Incidents(ctx context.Context, sh *kvlocation.Shared, worker string) ([]Inc
 	}
 	var out []Incident
 	err := sh.List(ctx, prefix, func(e kvlocation.SharedEntry) bool {
-		v := View{}
-		if v.take(e); v.Incident != nil {
-			out = append(out, v.Incident.Value)
+		v := view{}
+		if v.take(e); v.incident != nil {
+			out = append(out, v.incident.value)
 		}
 		return true
 	})
@@ -117,11 +117,11 @@ func LogsOf(ctx context.Context, sh *kvlocation.Shared, worker string) (l Logs, 
 	if err != nil {
 		return l, false, noWorker("logs", err)
 	}
-	f, err := fact[Logs](ctx, sh.Get, logsPrefix+token)
+	f, err := readFact[Logs](ctx, sh.Get, logsPrefix+token)
 	if err != nil || f == nil {
 		return l, false, err
 	}
-	return f.Value, true, nil
+	return f.value, true, nil
 }
 
 // noWorker is the error for an ID that is not allowed.

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Sighting is the first look at which a worker had a verdict. It is created if absent, so the first monitor that looks
+// sighting is the first look at which a worker had a verdict. It is created if absent, so the first monitor that looks
 // fixes it; its time is the entry's.
-type Sighting struct {
+type sighting struct {
 	V       int     `json:"v"`
 	Worker  string  `json:"worker"`
 	Verdict Verdict `json:"verdict"`
@@ -17,11 +17,11 @@ type Sighting struct {
 	By     string `json:"by"`
 }
 
-// Timer fixes since when a confirmed verdict lasts (SV-5): created if absent, its time is the entry's.
-type Timer Sighting
+// timer fixes since when a confirmed verdict lasts (SV-5): created if absent, its time is the entry's.
+type timer sighting
 
-// Lock is held by the monitor that acts on the worker (SV-6).
-type Lock struct {
+// lock is held by the monitor that acts on the worker (SV-6).
+type lock struct {
 	V      int    `json:"v"`
 	Worker string `json:"worker"`
 	By     string `json:"by"`
@@ -188,14 +188,14 @@ type Control struct {
 	Until time.Time `json:"until,omitzero"`
 }
 
-// Budget is what all workers together have used of Policy.FleetBudget.
-type Budget struct {
+// budget is what all workers together have used of Policy.FleetBudget.
+type budget struct {
 	V    int         `json:"v"`
-	Used []BudgetUse `json:"used"`
+	Used []budgetUse `json:"used"`
 }
 
-// BudgetUse is one restart that was, or may have been, run.
-type BudgetUse struct {
+// budgetUse is one restart that was, or may have been, run.
+type budgetUse struct {
 	Worker  string    `json:"worker"`
 	Attempt string    `json:"attempt"`
 	At      time.Time `json:"at"`
@@ -203,7 +203,7 @@ type BudgetUse struct {
 
 // usedBudget returns the uses whose restarts may have come within the fleet's window. A restart comes after its use was taken: by
 // a launch window at most until its intent is written, and then by what a command may take.
-func (p *Policy) usedBudget(b *Budget, now time.Time, bound time.Duration) []BudgetUse {
+func (p *Policy) usedBudget(b *budget, now time.Time, bound time.Duration) []budgetUse {
 	since := now.Add(-bound - p.FleetWindow - p.LaunchWindow - p.until())
-	return slices.DeleteFunc(slices.Clone(b.Used), func(u BudgetUse) bool { return !u.At.After(since) })
+	return slices.DeleteFunc(slices.Clone(b.Used), func(u budgetUse) bool { return !u.At.After(since) })
 }

@@ -16,14 +16,14 @@ import (
 //	worker.<w>                    Record        what the worker says of itself
 //	marker.<w>                    Marker        a planned action that makes it look broken
 //	incident.<w>.case             Incident      the incident, and the restarts of the last day: breaker, cooldown, intent
-//	incident.<w>.sight            Sighting      when a verdict was first seen
-//	incident.<w>.timer            Timer         since when a confirmed verdict lasts
-//	incident.<w>.lock             Lock          who works on the worker now
+//	incident.<w>.sight            sighting      when a verdict was first seen
+//	incident.<w>.timer            timer         since when a confirmed verdict lasts
+//	incident.<w>.lock             lock          who works on the worker now
 //	incident.<w>.alert.<what>     delivery      who tells, and who was told
 //	logs.<w>                      Logs          what was collected last
 //	event.<w>.<incident>.<what>   Event         each decision, with its reason
 //	fleet.control                 Control       a pause, or maintenance
-//	fleet.budget                  Budget        the restarts of all workers in the last window
+//	fleet.budget                  budget        the restarts of all workers in the last window
 //	fleet.alert.<what>            delivery
 const (
 	workerPrefix   = "worker."
@@ -79,27 +79,27 @@ func splitKey(key, prefix string) (worker, rest string, ok bool) {
 	return worker, rest, ok
 }
 
-// Fact is a value of a shared key as it was read.
-type Fact[T any] struct {
-	Value T
-	// Time is the server's time of the write, on the store's clock.
-	Time time.Time
+// fact is a value of a shared key as it was read.
+type fact[T any] struct {
+	value T
+	// time is the server's time of the write, on the store's clock.
+	time time.Time
 
 	at kvlocation.SharedEntry
 }
 
-// Revision is the key's revision.
-func (f *Fact[T]) Revision() uint64 { return f.at.Revision }
+// revision is the key's revision.
+func (f *fact[T]) revision() uint64 { return f.at.Revision }
 
 // factOf reads an entry, nil for one that holds nothing. A value that is no JSON of its kind reads as the zero value,
 // which every rule takes as "begin anew", so that whoever writes the key next replaces it.
-func factOf[T any](e kvlocation.SharedEntry) *Fact[T] {
+func factOf[T any](e kvlocation.SharedEntry) *fact[T] {
 	if !e.Exists() {
 		return nil
 	}
-	f := &Fact[T]{Time: e.Time, at: e}
-	if json.Unmarshal(e.Value, &f.Value) != nil {
-		f.Value = *new(T)
+	f := &fact[T]{time: e.Time, at: e}
+	if json.Unmarshal(e.Value, &f.value) != nil {
+		f.value = *new(T)
 	}
 	return f
 }

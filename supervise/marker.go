@@ -106,7 +106,7 @@ func MarkerOf(ctx context.Context, sh *kvlocation.Shared, worker string) (m Mark
 	if f == nil {
 		return m, false, nil
 	}
-	return f.Value, true, nil
+	return f.value, true, nil
 }
 
 // maxTries bounds how often put and remove begin again because somebody else wrote the key.

@@ -147,7 +147,7 @@ func newMonitor(k keys, mesh string, cfg Config) (*Monitor, error) {
 	m.events = newEventWriter(k, cfg.Policy.Retention, st)
 	m.run = &runner{
 		keys: k, policy: &m.cfg.Policy, self: nuid.Next(), mesh: mesh, mono: monotime.Now, target: m.target, notify: cfg.Notifiers,
-		record: m.events.add, told: m.alerts, before: func(Step) {}, stats: st, hands: map[string]*hand{},
+		record: m.events.add, told: m.alerts, before: func(step) {}, stats: st, hands: map[string]*hand{},
 	}
 	m.work, m.tell = newPool(cfg.Parallel), newPool(cfg.Parallel)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
@@ -237,9 +237,9 @@ func (m *Monitor) check(ctx context.Context) {
 // room, has its turn at the next check.
 func (m *Monitor) dispatch(ctx context.Context, s scan) {
 	for _, v := range s.due {
-		ok := m.work.try(v.Worker, func() {
-			err := m.run.work(ctx, s.clock, v.Worker, s.fleet, m.expected[v.Worker])
-			m.failed(ctx, "worker", v.Worker, err)
+		ok := m.work.try(v.worker, func() {
+			err := m.run.work(ctx, s.clock, v.worker, s.fleet, m.expected[v.worker])
+			m.failed(ctx, "worker", v.worker, err)
 		})
 		if !ok {
 			m.run.stats.deferred.Add(1)
@@ -250,7 +250,7 @@ func (m *Monitor) dispatch(ctx context.Context, s scan) {
 	}
 	for _, a := range m.cfg.Policy.dueFleet(s.fleet, s.budget(), s.now, s.bound, m.run.self, s.waiting) {
 		key := fleetPrefix + "alert." + a.key
-		if d := s.fleetAlerts[key]; d == nil || !d.Value.waits(s.now) {
+		if d := s.fleetAlerts[key]; d == nil || !d.value.waits(s.now) {
 			m.tell.try(key, func() { m.failed(ctx, "fleet", a.Kind, m.run.deliver(ctx, s.clock, key, d, a, nil)) })
 		}
 	}

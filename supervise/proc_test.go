@@ -61,19 +61,19 @@ func (s script) open() (*nats.Conn, *kvlocation.Store, error) {
 }
 
 // label names a step for StopAt.
-func label(s Step) string {
+func label(s step) string {
 	switch {
-	case s.Event != "":
-		return s.Do.String() + " " + string(s.Event)
-	case s.Do == Confirm:
-		return s.Do.String() + s.Why[strings.LastIndexByte(s.Why, ' '):]
+	case s.event != "":
+		return s.do.String() + " " + string(s.event)
+	case s.do == doConfirm:
+		return s.do.String() + s.why[strings.LastIndexByte(s.why, ' '):]
 	}
-	first, _, _ := strings.Cut(s.Why, ":")
-	if s.Do == Write {
+	first, _, _ := strings.Cut(s.why, ":")
+	if s.do == doWrite {
 		first, _, _ = strings.Cut(first, " ")
 		return "write " + first
 	}
-	return s.Do.String()
+	return s.do.String()
 }
 
 func playMonitor(s script) error {
@@ -90,7 +90,7 @@ func playMonitor(s script) error {
 	}
 	in := bufio.NewReader(os.Stdin)
 	var once sync.Once
-	m.run.before = func(step Step) {
+	m.run.before = func(step step) {
 		if s.StopAt != "" && label(step) == s.StopAt {
 			once.Do(func() {
 				fmt.Println("at", s.StopAt)

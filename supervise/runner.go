@@ -31,7 +31,7 @@ const settleTime = 5 * time.Second
 // maxSteps bounds what is done for one worker before others have their turn.
 const maxSteps = 40
 
-// runner carries out the steps that Policy.Next decides, one worker at a time on one goroutine each.
+// runner carries out the steps that Policy.next decides, one worker at a time on one goroutine each.
 type runner struct {
 	keys   keys
 	policy *Policy
@@ -44,7 +44,7 @@ type runner struct {
 	record func(Event)
 	told   func(worker string)
 	// before is called before each step and effect; a test ends or freezes the monitor there.
-	before func(Step)
+	before func(step)
 	stats  *stats
 	leash  leash.Leash // holds the calls of notifiers, by name, and of collectors and restarters, by worker
 
@@ -52,9 +52,9 @@ type runner struct {
 	hands map[string]*hand // guarded by mu; by worker; one that is worked on is its worker's goroutine's own
 }
 
-// hand is a Hand and the time by which its command must have begun.
+// hand is what is in hand, and the time by which its command must have begun.
 type hand struct {
-	Hand
+	inHand
 	until monotime.Time
 	// intent is the incident as the intent left it: an older reading says nothing about the attempt.
 	intent kvlocation.SharedEntry
@@ -84,10 +84,10 @@ func (r *runner) release(worker string) {
 
 // work does what is due for a worker, step by step, until nothing is. An error ends it for this time: nothing is
 // remembered but what is in hand, and the next check begins with what the store holds then.
-func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, expected bool) error {
+func (r *runner) work(ctx context.Context, c clock, worker string, fleet fleet, expected bool) error {
 	h := r.hand(worker)
 	defer func() {
-		if h.Attempt == "" {
+		if h.attempt == "" {
 			r.release(worker)
 		}
 	}()
@@ -97,48 +97,48 @@ func (r *runner) work(ctx context.Context, c clock, worker string, fleet Fleet, 
 	defer func() { cancel() }()
 	for range maxSteps {
 		op := ctx
-		if h.Attempt != "" {
+		if h.attempt != "" {
 			op = settling
 		}
 		v, err := readView(op, r.keys, c, worker, r.self, confirm, own)
 		if err != nil {
 			return err
 		}
-		h.Late = h.Attempt != "" && (r.mono() > h.until || ctx.Err() != nil)
+		h.late = h.attempt != "" && (r.mono() > h.until || ctx.Err() != nil)
 		target := r.target(worker)
-		v.Fleet, v.Hand, v.Hands, v.Expected = fleet, h.Hand, target.Restarter != nil, expected
-		s := r.policy.Next(v)
+		v.fleet, v.hand, v.hands, v.expected = fleet, h.inHand, target.Restarter != nil, expected
+		s := r.policy.next(v)
 		r.before(s)
 		confirm = false
-		switch s.Do {
-		case Wait:
+		switch s.do {
+		case doWait:
 			r.note(v, s)
 			return nil
-		case Drop:
+		case doDrop:
 			*h = hand{}
-		case Confirm:
+		case doConfirm:
 			confirm = true
-		case Collect:
+		case doCollect:
 			r.collect(op, v, s, target.Collector)
-			h.Collected = true
-		case Run:
-			if h.Result = r.run(op, v, s, h, target.Restarter); h.Result != nil {
-				r.stats.command(h.Result.Outcome)
+			h.collected = true
+		case doRun:
+			if h.result = r.run(op, v, s, h, target.Restarter); h.result != nil {
+				r.stats.command(h.result.Outcome)
 			}
-		case Write, Intend:
+		case doWrite, doIntend:
 			if own, err = r.write(op, s.change); err != nil {
 				return err
 			}
 			r.note(v, s)
-			if s.Do == Intend {
-				h.Attempt, h.Late, h.Result = s.Attempt.ID, false, nil
+			if s.do == doIntend {
+				h.attempt, h.late, h.result = s.attempt.ID, false, nil
 				h.until, h.intent = v.read.Add(r.policy.LaunchWindow), own
 				cancel()
 				settling, cancel = r.settling(ctx) // what the collection has taken is not the command's loss
-			} else if isOutcome(s.Event) {
+			} else if isOutcome(s.event) {
 				*h = hand{}
 			}
-			if s.Event != "" {
+			if s.event != "" {
 				r.told(worker)
 			}
 		}
@@ -175,31 +175,31 @@ func lostRace(err error) bool {
 }
 
 // note records the step's event, if it is one.
-func (r *runner) note(v *View, s Step) {
-	if s.Event == "" {
+func (r *runner) note(v *view, s step) {
+	if s.event == "" {
 		return
 	}
-	r.record(Event{Worker: v.Worker, Incident: s.Incident, Kind: s.Event, Of: s.Of, Reason: s.Why, By: r.self, Time: ceil(v.Now)})
+	r.record(Event{Worker: v.worker, Incident: s.incident, Kind: s.event, Of: s.of, Reason: s.why, By: r.self, Time: ceil(v.now)})
 }
 
 // maxLook is how old the last look may be when the command begins: a worker that has recovered since is not seen.
 const maxLook = time.Second
 
 // run runs the restart command. The last look at the clock is here: whoever was frozen since the intent, or since the
-// last look, must not touch the worker now. Then it returns nil, and Next looks again or gives up.
-func (r *runner) run(ctx context.Context, v *View, s Step, h *hand, restarter Restarter) *Result {
-	token, _ := escape(v.Worker)
+// last look, must not touch the worker now. Then it returns nil, and next looks again or gives up.
+func (r *runner) run(ctx context.Context, v *view, s step, h *hand, restarter Restarter) *Result {
+	token, _ := escape(v.worker)
 	o := Order{
-		Worker: v.Worker, Verdict: s.Attempt.Verdict, Incident: s.Attempt.Incident, Attempt: s.Attempt.ID,
-		Token:    fence.Token{Source: r.mesh + "/supervise/" + token, Epoch: r.keys.Epoch(), Sequence: v.Incident.Revision()},
-		NotAfter: s.Attempt.At.Add(r.policy.LaunchWindow),
+		Worker: v.worker, Verdict: s.attempt.Verdict, Incident: s.attempt.Incident, Attempt: s.attempt.ID,
+		Token:    fence.Token{Source: r.mesh + "/supervise/" + token, Epoch: r.keys.Epoch(), Sequence: v.incident.revision()},
+		NotAfter: s.attempt.At.Add(r.policy.LaunchWindow),
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.policy.CommandLimit)
 	defer cancel()
 	if now := r.mono(); now > h.until || now.Sub(v.began) > maxLook {
 		return nil
 	}
-	res, err := leash.Call(ctx, &r.leash, "restart of "+v.Worker, r.policy.grace(), func(ctx context.Context) (Result, error) {
+	res, err := leash.Call(ctx, &r.leash, "restart of "+v.worker, r.policy.grace(), func(ctx context.Context) (Result, error) {
 		return order(ctx, restarter, o), nil
 	})
 	if err != nil { // one that is out may still restart the worker
@@ -209,9 +209,9 @@ func (r *runner) run(ctx context.Context, v *View, s Step, h *hand, restarter Re
 }
 
 // collect collects the worker's logs and keeps them for alerts.
-func (r *runner) collect(ctx context.Context, v *View, s Step, c Collector) *Logs {
-	l := Logs{V: schemaVersion, Worker: v.Worker, Incident: s.Incident, Time: ceil(v.Now), By: r.self}
-	text, err := r.logsOf(ctx, c, v.Worker)
+func (r *runner) collect(ctx context.Context, v *view, s step, c Collector) *Logs {
+	l := Logs{V: schemaVersion, Worker: v.worker, Incident: s.incident, Time: ceil(v.now), By: r.self}
+	text, err := r.logsOf(ctx, c, v.worker)
 	l.Text = text
 	if err != nil {
 		l.Error = clip(err.Error(), maxDetail)
@@ -219,7 +219,7 @@ func (r *runner) collect(ctx context.Context, v *View, s Step, c Collector) *Log
 			r.stats.collectFailed.Add(1)
 		}
 	}
-	token, _ := escape(v.Worker)
+	token, _ := escape(v.worker)
 	// Without the store the alert goes out without logs.
 	if err := put(ctx, r.keys, logsPrefix+token, encode(l), seconds(r.policy.Retention)); err != nil {
 		r.stats.storeErrors.Add(1)
@@ -228,6 +228,6 @@ func (r *runner) collect(ctx context.Context, v *View, s Step, c Collector) *Log
 	if l.Error != "" {
 		reason += ", " + l.Error
 	}
-	r.record(Event{Worker: v.Worker, Incident: s.Incident, Kind: Collected, Of: fmt.Sprint(v.Incident.Value.Numbered + 1), Reason: reason, By: r.self, Time: ceil(v.Now)})
+	r.record(Event{Worker: v.worker, Incident: s.incident, Kind: Collected, Of: fmt.Sprint(v.incident.value.Numbered + 1), Reason: reason, By: r.self, Time: ceil(v.now)})
 	return &l
 }

@@ -15,26 +15,26 @@ type scan struct {
 	now   time.Time
 	bound time.Duration
 
-	fleet    Fleet
+	fleet    fleet
 	verdicts map[Verdict]int
 	// planned counts workers that a marker speaks for, incidents the open ones, waiting the workers that the fleet's
 	// budget keeps from a restart.
 	planned, incidents, waiting int
 	mode                        ControlMode
 
-	due    []*View  // for which something is to be done
+	due    []*view  // for which something is to be done
 	alerts []string // workers with alerts that are due
 
 	fleetKeys   map[string]kvlocation.SharedEntry
-	fleetAlerts map[string]*Fact[delivery]
+	fleetAlerts map[string]*fact[delivery]
 
 	took time.Duration
 	end  monotime.Time
 }
 
-func (s *scan) budget() *Budget {
-	if f := factOf[Budget](s.fleetKeys[budgetKey]); f != nil {
-		return &f.Value
+func (s *scan) budget() *budget {
+	if f := factOf[budget](s.fleetKeys[budgetKey]); f != nil {
+		return &f.value
 	}
 	return nil
 }
@@ -58,15 +58,15 @@ const maxSingle = 200
 // oddities are the workers about which there is more than a healthy record, in the order in which a look comes upon them: what
 // follows is done in that order too.
 type oddities struct {
-	of  map[string]*View
-	all []*View
+	of  map[string]*view
+	all []*view
 }
 
 // scan looks at all workers. Nearly all are well: their heartbeat is fresh and they have no key but their record. A record's
 // age is the store's, so the records come in the order of their age, the oldest first, and most looks end at the first that
 // is fresh. Every [Policy.censusEvery]-th reads them all. Workers about which something is open are looked at each time.
 func (m *Monitor) scan(ctx context.Context) (scan, error) {
-	s := scan{verdicts: map[Verdict]int{}, fleetKeys: map[string]kvlocation.SharedEntry{}, fleetAlerts: map[string]*Fact[delivery]{}}
+	s := scan{verdicts: map[Verdict]int{}, fleetKeys: map[string]kvlocation.SharedEntry{}, fleetAlerts: map[string]*fact[delivery]{}}
 	var err error
 	if s.clock, err = readClock(ctx, m.keys, m.run.mono); err != nil {
 		return s, err
@@ -76,7 +76,7 @@ func (m *Monitor) scan(ctx context.Context) (scan, error) {
 		return s, err
 	}
 	s.now, s.bound = s.clock.at()
-	if c := (&View{Now: s.now, Bound: s.bound, Control: factOf[Control](s.fleetKeys[controlKey])}).control(); c != nil {
+	if c := (&view{now: s.now, bound: s.bound, control: factOf[Control](s.fleetKeys[controlKey])}).inForce(); c != nil {
 		s.mode = c.Mode
 	}
 	single := 0
@@ -90,38 +90,38 @@ func (m *Monitor) scan(ctx context.Context) (scan, error) {
 		return s, err
 	}
 	for _, v := range odd.all {
-		if v.Record == nil && !all && m.wants(v) {
-			token, _ := escape(v.Worker)
-			if v.Record, err = fact[Record](ctx, m.keys.Get, workerPrefix+token); err != nil {
+		if v.record == nil && !all && m.wants(v) {
+			token, _ := escape(v.worker)
+			if v.record, err = readFact[Record](ctx, m.keys.Get, workerPrefix+token); err != nil {
 				return s, err
 			}
 		}
-		if v.Record == nil && !all && !m.wants(v) {
+		if v.record == nil && !all && !m.wants(v) {
 			m.quiet(&s, v)
 		} else {
 			m.look(&s, v)
 		}
 	}
 	if all {
-		m.census.left, m.census.workers = m.cfg.Policy.censusEvery(), s.fleet.Workers
+		m.census.left, m.census.workers = m.cfg.Policy.censusEvery(), s.fleet.workers
 		m.census.have = map[string]bool{}
 		for w := range m.expected {
-			m.census.have[w] = odd.of[w].Record != nil
+			m.census.have[w] = odd.of[w].record != nil
 		}
-	} else if fresh := m.census.workers - s.fleet.Workers; fresh > 0 {
-		s.fleet.Workers += fresh
+	} else if fresh := m.census.workers - s.fleet.workers; fresh > 0 {
+		s.fleet.workers += fresh
 		s.verdicts[Healthy] += fresh
 	}
 	m.census.left--
 	for _, v := range s.due {
-		v.Fleet = s.fleet
+		v.fleet = s.fleet
 	}
 	return s, nil
 }
 
 // oddities reads what there is beside records: workers with more than one, and the fleet's own keys.
 func (m *Monitor) oddities(ctx context.Context, s *scan) (*oddities, error) {
-	odd := &oddities{of: map[string]*View{}}
+	odd := &oddities{of: map[string]*view{}}
 	err := m.keys.List(ctx, incidentPrefix, func(e kvlocation.SharedEntry) bool {
 		if worker, _, ok := splitKey(e.Key, incidentPrefix); ok {
 			m.odd(odd, worker).take(e)
@@ -133,7 +133,7 @@ func (m *Monitor) oddities(ctx context.Context, s *scan) (*oddities, error) {
 	}
 	err = m.keys.List(ctx, markerPrefix, func(e kvlocation.SharedEntry) bool {
 		if worker, rest, ok := splitKey(e.Key, markerPrefix); ok && rest == "" {
-			m.odd(odd, worker).Marker = factOf[Marker](e)
+			m.odd(odd, worker).marker = factOf[Marker](e)
 		}
 		return true
 	})
@@ -154,9 +154,9 @@ func (m *Monitor) oddities(ctx context.Context, s *scan) (*oddities, error) {
 	return odd, err
 }
 
-func (m *Monitor) odd(o *oddities, worker string) *View {
+func (m *Monitor) odd(o *oddities, worker string) *view {
 	if o.of[worker] == nil {
-		v := &View{Worker: worker, Self: m.run.self, Expected: m.expected[worker]}
+		v := &view{worker: worker, self: m.run.self, expected: m.expected[worker]}
 		o.of[worker], o.all = v, append(o.all, v)
 	}
 	return o.of[worker]
@@ -175,14 +175,14 @@ func (m *Monitor) records(ctx context.Context, s *scan, odd *oddities, all bool)
 		}
 		rec := factOf[Record](e)
 		if v := odd.of[worker]; v != nil {
-			v.Record = rec
+			v.record = rec
 			return true
 		}
-		if f := p.Judge(rec, s.now, s.bound); f.Verdict == Healthy {
-			s.fleet.Workers++
+		if f := p.judge(rec, s.now, s.bound); f.verdict == Healthy {
+			s.fleet.workers++
 			s.verdicts[Healthy]++
 		} else {
-			m.odd(odd, worker).Record = rec
+			m.odd(odd, worker).record = rec
 		}
 		return true
 	})
@@ -190,58 +190,58 @@ func (m *Monitor) records(ctx context.Context, s *scan, odd *oddities, all bool)
 
 // wants reports whether the worker's record is wanted in each look: something is open about it, or it is expected and had
 // none.
-func (m *Monitor) wants(v *View) bool {
-	c := v.Incident
-	open := c != nil && (c.Value.State == IncidentOpen || c.Value.running() != nil)
-	return open || v.Sight != nil || v.Timer != nil || v.Lock != nil || m.run.holds(v.Worker) || v.Expected && !m.census.have[v.Worker]
+func (m *Monitor) wants(v *view) bool {
+	c := v.incident
+	open := c != nil && (c.value.State == IncidentOpen || c.value.running() != nil)
+	return open || v.sight != nil || v.timer != nil || v.lock != nil || m.run.holds(v.worker) || v.expected && !m.census.have[v.worker]
 }
 
 // quiet is a worker whose heartbeat is fresh and about which nothing is open. It is among those that the census counted;
 // somebody may have yet to hear what has become of it.
-func (m *Monitor) quiet(s *scan, v *View) {
-	v.Now, v.Bound, v.Control = s.now, s.bound, factOf[Control](s.fleetKeys[controlKey])
+func (m *Monitor) quiet(s *scan, v *view) {
+	v.now, v.bound, v.control = s.now, s.bound, factOf[Control](s.fleetKeys[controlKey])
 	if why, _ := v.planned(); why != "" {
 		s.planned++
 	}
 	if m.run.dueAny(v) {
-		s.alerts = append(s.alerts, v.Worker)
+		s.alerts = append(s.alerts, v.worker)
 	}
 }
 
 // look judges a worker that has more than a healthy record.
-func (m *Monitor) look(s *scan, v *View) {
-	if v.Record == nil && v.Incident == nil && !v.Expected {
+func (m *Monitor) look(s *scan, v *view) {
+	if v.record == nil && v.incident == nil && !v.expected {
 		return // no worker of ours: a marker that came early, or keys that are about to expire
 	}
 	p := &m.cfg.Policy
-	v.Now, v.Bound = s.now, s.bound
-	v.Control, v.Budget = factOf[Control](s.fleetKeys[controlKey]), factOf[Budget](s.fleetKeys[budgetKey])
-	v.Hands = m.target(v.Worker).Restarter != nil
-	if v.Record != nil || v.Expected {
-		f := p.Judge(v.Record, v.Now, v.Bound)
-		s.fleet.Workers++
-		s.verdicts[f.Verdict]++
+	v.now, v.bound = s.now, s.bound
+	v.control, v.budget = factOf[Control](s.fleetKeys[controlKey]), factOf[budget](s.fleetKeys[budgetKey])
+	v.hands = m.target(v.worker).Restarter != nil
+	if v.record != nil || v.expected {
+		f := p.judge(v.record, v.now, v.bound)
+		s.fleet.workers++
+		s.verdicts[f.verdict]++
 		why, _ := v.planned()
 		if why != "" {
 			s.planned++
-		} else if f.Verdict != Healthy && f.Verdict != Stalled {
-			s.fleet.Broken++
+		} else if f.verdict != Healthy && f.verdict != Stalled {
+			s.fleet.broken++
 		}
 	}
-	if v.Incident != nil && v.Incident.Value.State == IncidentOpen {
+	if v.incident != nil && v.incident.value.State == IncidentOpen {
 		s.incidents++
 	}
 	// The fleet is not counted yet. It can only turn a step into a wait, which is found when the step is taken.
-	switch step := p.Next(v); {
-	case step.Do != Wait || m.run.holds(v.Worker):
+	switch step := p.next(v); {
+	case step.do != doWait || m.run.holds(v.worker):
 		s.due = append(s.due, v)
-	case step.Event != "":
+	case step.event != "":
 		m.run.note(v, step)
-		if step.Of == "budget" {
+		if step.of == "budget" {
 			s.waiting++
 		}
 	}
 	if m.run.dueAny(v) {
-		s.alerts = append(s.alerts, v.Worker)
+		s.alerts = append(s.alerts, v.worker)
 	}
 }

@@ -74,20 +74,20 @@ func TestMostLooksReadOldRecordsOnly(t *testing.T) {
 		}
 		read = store.reads
 		for _, v := range s.due {
-			if err := m.run.work(context.Background(), s.clock, v.Worker, s.fleet, v.Expected); err != nil {
+			if err := m.run.work(context.Background(), s.clock, v.worker, s.fleet, v.expected); err != nil {
 				t.Fatal(err)
 			}
 		}
 		return s
 	}
 	check := m.cfg.Policy.CheckInterval
-	if s := look(0); read != well || s.fleet.Workers != well+1 || s.verdicts[Unreachable] != 1 { // "late" is missing
+	if s := look(0); read != well || s.fleet.workers != well+1 || s.verdicts[Unreachable] != 1 { // "late" is missing
 		t.Fatalf("the first look read %d records and found %+v", read, s.verdicts)
 	}
 	beat("late", Idle)
 	beat("erring", Failed)
-	if s := look(check); read > 3 || s.verdicts[Unreachable] != 0 || s.fleet.Workers != well+1 {
-		t.Fatalf("the second look read %d records and found %+v of %d", read, s.verdicts, s.fleet.Workers)
+	if s := look(check); read > 3 || s.verdicts[Unreachable] != 0 || s.fleet.workers != well+1 {
+		t.Fatalf("the second look read %d records and found %+v of %d", read, s.verdicts, s.fleet.workers)
 	}
 	quiet["w7"] = true
 	var hung int
@@ -99,13 +99,13 @@ func TestMostLooksReadOldRecordsOnly(t *testing.T) {
 		t.Fatal("a worker that hangs was not found between")
 	}
 	token := incidentPrefix + "w7.case"
-	if c := factOf[Incident](store.modelStore.read(token, now)); c == nil || c.Value.State != IncidentOpen {
+	if c := factOf[Incident](store.modelStore.read(token, now)); c == nil || c.value.State != IncidentOpen {
 		t.Fatalf("its incident: %+v", c)
 	}
 	delete(quiet, "w7")
 	look(check)
-	if c := factOf[Incident](store.modelStore.read(token, now)); c.Value.State != IncidentRecovered {
-		t.Fatalf("it has recovered: %+v", c.Value)
+	if c := factOf[Incident](store.modelStore.read(token, now)); c.value.State != IncidentRecovered {
+		t.Fatalf("it has recovered: %+v", c.value)
 	}
 	// What only a fresh record can show is found by the next look at all of them.
 	found := false
@@ -142,15 +142,15 @@ func TestManyOpenReadAll(t *testing.T) {
 			set(fmt.Sprint(workerPrefix, "w", i), Record{V: 1, Worker: fmt.Sprint("w", i), State: Processing, ProgressAt: now})
 		}
 		for i := range seen {
-			set(fmt.Sprint(incidentPrefix, "w", i, ".sight"), Sighting{V: 1, Worker: fmt.Sprint("w", i), Verdict: Hung})
+			set(fmt.Sprint(incidentPrefix, "w", i, ".sight"), sighting{V: 1, Worker: fmt.Sprint("w", i), Verdict: Hung})
 		}
 		store.reads = 0
 		s, err := m.scan(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.fleet.Workers != well || len(s.due) != seen {
-			t.Fatalf("%d workers, %d of them to be looked after, want %d and %d", s.fleet.Workers, len(s.due), well, seen)
+		if s.fleet.workers != well || len(s.due) != seen {
+			t.Fatalf("%d workers, %d of them to be looked after, want %d and %d", s.fleet.workers, len(s.due), well, seen)
 		}
 		return store.reads
 	}

@@ -8,30 +8,30 @@ import (
 	"natsfabric/kvlocation"
 )
 
-// Do is what a monitor does next for a worker.
-type Do uint8
+// do is what a monitor does next for a worker.
+type do uint8
 
-// What a Step can be. Each is one thing: one write by compare-and-set, or one effect outside the store. After it everything
+// What a step can be. Each is one thing: one write by compare-and-set, or one effect outside the store. After it everything
 // is read again, so a monitor may die between any two, and another one goes on from the shared keys.
 const (
-	// Wait: nothing now. Look again at the next check.
-	Wait Do = iota
-	// Write: the step's write, and nothing else.
-	Write
-	// Confirm: read again, no older than now, and ask again.
-	Confirm
-	// Collect: collect the worker's logs (SV-13). Failure is noted and goes on.
-	Collect
-	// Intend: the step's write is the intent of a restart (SV-15). Only when it is acknowledged does the attempt belong to
+	// doWait: nothing now. Look again at the next check.
+	doWait do = iota
+	// doWrite: the step's write, and nothing else.
+	doWrite
+	// doConfirm: read again, no older than now, and ask again.
+	doConfirm
+	// doCollect: collect the worker's logs (SV-13). Failure is noted and goes on.
+	doCollect
+	// doIntend: the step's write is the intent of a restart (SV-15). Only when it is acknowledged does the attempt belong to
 	// this monitor.
-	Intend
-	// Run: run the restart command. It is the only step that touches the worker.
-	Run
-	// Drop: forget what was begun; somebody else has settled it.
-	Drop
+	doIntend
+	// doRun: run the restart command. It is the only step that touches the worker.
+	doRun
+	// doDrop: forget what was begun; somebody else has settled it.
+	doDrop
 )
 
-func (d Do) String() string {
+func (d do) String() string {
 	return [...]string{"wait", "write", "confirm", "collect", "intend", "run", "drop"}[d]
 }
 
@@ -44,23 +44,23 @@ type change struct {
 	ttl    time.Duration
 }
 
-// Step is one decision, its reason, and what to write.
-type Step struct {
-	Do  Do
-	Why string
-	// Event is what the audit calls the decision; empty for what is no news.
-	Event EventKind
-	// Of tells events of one kind in one incident apart.
-	Of string
-	// Incident is the one that the step belongs to, empty before there is one.
-	Incident string
-	// Attempt is the one that Intend and Run are about.
-	Attempt Attempt
+// step is one decision, its reason, and what to write.
+type step struct {
+	do  do
+	why string
+	// event is what the audit calls the decision; empty for what is no news.
+	event EventKind
+	// of tells events of one kind in one incident apart.
+	of string
+	// incident is the one that the step belongs to, empty before there is one.
+	incident string
+	// attempt is the one that doIntend and doRun are about.
+	attempt Attempt
 
 	change change
 }
 
-// Next is the remediation pipeline as one function of the shared keys and the store's time: what is to be done next for
+// next is the remediation pipeline as one function of the shared keys and the store's time: what is to be done next for
 // a worker. It changes nothing and asks no clock.
 //
 // In order: an attempt under way is settled first. A fresh heartbeat ends the incident. Planned actions (SV-16) and the
@@ -68,36 +68,36 @@ type Step struct {
 // incident opened, persistence timed (SV-5), breaker and fleet asked (SV-9), locked (SV-6), logs collected (SV-13), looked
 // at again (SV-8), intent written, looked at again, run. What the command came to is written by the monitor that ran it
 // (SV-12), or by another one once it must have ended.
-func (p *Policy) Next(v *View) Step {
-	f := p.Judge(v.Record, v.Now, v.Bound)
-	s := p.next(v, f)
-	if v.Incident != nil && s.Incident == "" && v.Incident.Value.State == IncidentOpen {
-		s.Incident = v.Incident.Value.ID
+func (p *Policy) next(v *view) step {
+	f := p.judge(v.record, v.now, v.bound)
+	s := p.choose(v, f)
+	if v.incident != nil && s.incident == "" && v.incident.value.State == IncidentOpen {
+		s.incident = v.incident.value.ID
 	}
-	if s.Do == Wait && v.Lock != nil && v.Lock.Value.By == v.Self {
-		return Step{Do: Write, Why: "unlock: " + s.Why, Incident: s.Incident, change: change{at: v.Lock.at}}
+	if s.do == doWait && v.lock != nil && v.lock.value.By == v.self {
+		return step{do: doWrite, why: "unlock: " + s.why, incident: s.incident, change: change{at: v.lock.at}}
 	}
 	return s
 }
 
-func (p *Policy) next(v *View, f Finding) Step {
+func (p *Policy) choose(v *view, f finding) step {
 	if s, ok := p.settle(v, f); ok {
 		return s
 	}
-	if v.Record == nil && !v.Expected {
-		if v.Incident != nil && v.Incident.Value.State == IncidentOpen {
+	if v.record == nil && !v.expected {
+		if v.incident != nil && v.incident.value.State == IncidentOpen {
 			return p.end(v, IncidentGone, "its record has expired, and nobody expects it")
 		}
-		return p.clear(v, Step{Why: "it has no record, and nobody expects it"})
+		return p.clear(v, step{why: "it has no record, and nobody expects it"})
 	}
-	if v.Incident != nil && v.Incident.Value.State == IncidentOpen && (f.Fresh || v.stopped()) && f.Verdict != v.Incident.Value.Verdict && !v.stillFailed() {
-		return p.end(v, IncidentRecovered, f.Why())
+	if v.incident != nil && v.incident.value.State == IncidentOpen && (f.fresh || v.stopped()) && f.verdict != v.incident.value.Verdict && !v.stillFailed() {
+		return p.end(v, IncidentRecovered, f.why())
 	}
-	if f.Verdict == Healthy {
-		return p.clear(v, Step{Why: f.Why()})
+	if f.verdict == Healthy {
+		return p.clear(v, step{why: f.why()})
 	}
 	if why, of := v.planned(); why != "" {
-		return p.clear(v, Step{Why: why, Event: Skipped, Of: of})
+		return p.clear(v, step{why: why, event: Skipped, of: of})
 	}
 	if s, ok := p.resting(v); ok {
 		return s
@@ -106,52 +106,52 @@ func (p *Policy) next(v *View, f Finding) Step {
 }
 
 // settle ends the attempt whose outcome is open.
-func (p *Policy) settle(v *View, f Finding) (Step, bool) {
+func (p *Policy) settle(v *view, f finding) (step, bool) {
 	var a *Attempt
-	if v.Incident != nil {
-		a = v.Incident.Value.running()
+	if v.incident != nil {
+		a = v.incident.value.running()
 	}
-	mine := a != nil && a.By == v.Self
+	mine := a != nil && a.By == v.self
 	switch {
-	case a == nil && v.Hand.Attempt == "":
-		return Step{}, false
+	case a == nil && v.hand.attempt == "":
+		return step{}, false
 	case a == nil:
-		return Step{Do: Drop, Why: "attempt " + v.Hand.Attempt + " was settled by another monitor"}, true
-	case mine && a.ID == v.Hand.Attempt && v.Hand.Result != nil:
-		return p.outcome(v, v.Hand.Result.Outcome, v.Hand.Result.Detail, EventKind(v.Hand.Result.Outcome)), true
-	case mine && a.ID != v.Hand.Attempt:
+		return step{do: doDrop, why: "attempt " + v.hand.attempt + " was settled by another monitor"}, true
+	case mine && a.ID == v.hand.attempt && v.hand.result != nil:
+		return p.outcome(v, v.hand.result.Outcome, v.hand.result.Detail, EventKind(v.hand.result.Outcome)), true
+	case mine && a.ID != v.hand.attempt:
 		return p.outcome(v, Cancelled, "the store's answer to the intent was lost, so the command was not run", CancelledRestart), true
-	case mine && !v.Confirmed:
-		return Step{Do: Confirm, Why: "the last look before the command"}, true
-	case mine && v.Hand.Late:
+	case mine && !v.confirmed:
+		return step{do: doConfirm, why: "the last look before the command"}, true
+	case mine && v.hand.late:
 		return p.outcome(v, Cancelled, fmt.Sprintf("the command did not begin within %v of its intent", p.LaunchWindow), CancelledRestart), true
-	case mine && f.Verdict != a.Verdict:
-		return p.outcome(v, Cancelled, "it recovered at the last moment: "+f.Why(), CancelledRestart), true
+	case mine && f.verdict != a.Verdict:
+		return p.outcome(v, Cancelled, "it recovered at the last moment: "+f.why(), CancelledRestart), true
 	case mine:
 		if why, _ := v.planned(); why != "" {
 			return p.outcome(v, Cancelled, why, CancelledRestart), true
 		}
-		if c := v.control(); c != nil {
+		if c := v.inForce(); c != nil {
 			return p.outcome(v, Cancelled, "paused by "+c.By+": "+c.Reason, CancelledRestart), true
 		}
-		return Step{Do: Run, Why: f.Why(), Attempt: *a}, true
+		return step{do: doRun, why: f.why(), attempt: *a}, true
 	}
-	if end := a.At.Add(p.until()); v.Now.Add(-v.Bound).Before(end) {
-		return Step{Why: fmt.Sprintf("monitor %s restarts it", a.By)}, true
+	if end := a.At.Add(p.until()); v.now.Add(-v.bound).Before(end) {
+		return step{why: fmt.Sprintf("monitor %s restarts it", a.By)}, true
 	}
 	return p.outcome(v, Unknown, "monitor "+a.By+" has not said what became of its command", UnknownRestart), true
 }
 
 // outcome writes what became of the attempt under way.
-func (p *Policy) outcome(v *View, o Outcome, detail string, event EventKind) Step {
-	c := v.Incident.Value.clone(p.since(v))
+func (p *Policy) outcome(v *view, o Outcome, detail string, event EventKind) step {
+	c := v.incident.value.clone(p.since(v))
 	a := c.running()
-	a.Outcome, a.Detail, a.Finished = o, clip(detail, maxDetail), ceil(v.Now.Add(v.Bound))
-	if o == Unknown && a.By != v.Self {
+	a.Outcome, a.Detail, a.Finished = o, clip(detail, maxDetail), ceil(v.now.Add(v.bound))
+	if o == Unknown && a.By != v.self {
 		a.Finished = a.At.Add(p.until())
 	}
 	s := p.writeIncident(v, &c, fmt.Sprintf("attempt %s: %s: %s", a.ID, o, detail))
-	s.Event, s.Of = event, fmt.Sprint(c.Numbered)
+	s.event, s.of = event, fmt.Sprint(c.Numbered)
 	return s
 }
 
@@ -159,117 +159,117 @@ func (p *Policy) outcome(v *View, o Outcome, detail string, event EventKind) Ste
 const maxDetail = 300
 
 // end ends the incident.
-func (p *Policy) end(v *View, state IncidentState, how string) Step {
-	c := v.Incident.Value.clone(p.since(v))
-	c.State, c.Ended, c.How = state, ceil(v.Now), how
+func (p *Policy) end(v *view, state IncidentState, how string) step {
+	c := v.incident.value.clone(p.since(v))
+	c.State, c.Ended, c.How = state, ceil(v.now), how
 	s := p.writeIncident(v, &c, how)
-	s.Event = EventKind(state)
+	s.event = EventKind(state)
 	return s
 }
 
 // writeIncident is the write of the worker's incident.
-func (p *Policy) writeIncident(v *View, c *Incident, why string) Step {
-	s := Step{Do: Write, Why: why, Incident: c.ID}
+func (p *Policy) writeIncident(v *view, c *Incident, why string) step {
+	s := step{do: doWrite, why: why, incident: c.ID}
 	s.change = change{value: encode(c), ttl: min(seconds(p.BreakerWindow+p.Retention), kvlocation.MaxSharedTTL)}
-	if v.Incident != nil {
-		s.change.at = v.Incident.at
+	if v.incident != nil {
+		s.change.at = v.incident.at
 		return s
 	}
 	return s.over(v, "case")
 }
 
 // over makes the step's write one of a key of the worker that must hold nothing.
-func (s Step) over(v *View, what string) Step {
-	token, _ := escape(v.Worker)
+func (s step) over(v *view, what string) step {
+	token, _ := escape(v.worker)
 	s.change.at, s.change.absent = kvlocation.SharedEntry{Key: incidentPrefix + token + "." + what}, true
 	return s
 }
 
 // clear removes what was being timed, then is last.
-func (p *Policy) clear(v *View, last Step) Step {
+func (p *Policy) clear(v *view, last step) step {
 	switch {
-	case v.Timer != nil:
-		return Step{Do: Write, Why: "timer cleared: " + last.Why, change: change{at: v.Timer.at}}
-	case v.Sight != nil:
-		return Step{Do: Write, Why: "sighting cleared: " + last.Why, change: change{at: v.Sight.at}}
+	case v.timer != nil:
+		return step{do: doWrite, why: "timer cleared: " + last.why, change: change{at: v.timer.at}}
+	case v.sight != nil:
+		return step{do: doWrite, why: "sighting cleared: " + last.why, change: change{at: v.sight.at}}
 	}
 	return last
 }
 
 // resting is the time after an attempt in which nothing is begun: the cooldown after a restart (SV-10), one check after an
 // attempt that restarted nothing (SV-12: the next cycle may try).
-func (p *Policy) resting(v *View) (Step, bool) {
-	if v.Incident == nil {
-		return Step{}, false
+func (p *Policy) resting(v *view) (step, bool) {
+	if v.incident == nil {
+		return step{}, false
 	}
 	after := func(a *Attempt, d time.Duration) (time.Time, bool) {
 		if a == nil {
 			return time.Time{}, false
 		}
 		end := a.Finished.Add(d)
-		return end, v.Now.Add(-v.Bound).Before(end)
+		return end, v.now.Add(-v.bound).Before(end)
 	}
-	if end, ok := after(v.Incident.Value.lastRestart(), p.Cooldown); ok {
-		return p.clear(v, Step{Why: "cooldown until " + stamp(end), Event: Skipped, Of: fmt.Sprintf("cooldown-%d", v.Incident.Value.Numbered)}), true
+	if end, ok := after(v.incident.value.lastRestart(), p.Cooldown); ok {
+		return p.clear(v, step{why: "cooldown until " + stamp(end), event: Skipped, of: fmt.Sprintf("cooldown-%d", v.incident.value.Numbered)}), true
 	}
-	if _, ok := after(v.Incident.Value.last(), p.CheckInterval); ok {
-		return Step{Why: "the last attempt has only just ended"}, true
+	if _, ok := after(v.incident.value.last(), p.CheckInterval); ok {
+		return step{why: "the last attempt has only just ended"}, true
 	}
-	return Step{}, false
+	return step{}, false
 }
 
 // pursue takes a verdict on its way to a restart, or to a person.
-func (p *Policy) pursue(v *View, f Finding) Step {
+func (p *Policy) pursue(v *view, f finding) step {
 	if s, ok := p.confirm(v, f); ok {
 		return s
 	}
-	c := &v.Incident.Value
-	if p.Responsible[f.Verdict] != Restart {
-		return Step{Why: "alert only: a person acts"}
+	c := &v.incident.value
+	if p.Responsible[f.verdict] != Restart {
+		return step{why: "alert only: a person acts"}
 	}
-	if !v.Hands {
-		return Step{Why: "no restarter is configured for this worker: a person acts", Event: Refused, Of: "hands"}
+	if !v.hands {
+		return step{why: "no restarter is configured for this worker: a person acts", event: Refused, of: "hands"}
 	}
-	if ctl := v.control(); ctl != nil {
-		return p.clearTimer(v, Step{Why: "paused by " + ctl.By + ": " + ctl.Reason, Event: Skipped, Of: "paused"})
+	if ctl := v.inForce(); ctl != nil {
+		return p.clearTimer(v, step{why: "paused by " + ctl.By + ": " + ctl.Reason, event: Skipped, of: "paused"})
 	}
 	if s, ok := p.persist(v, f); ok {
 		return s
 	}
-	if used := c.used(v.Now.Add(-v.Bound - p.BreakerWindow)); used >= p.Breaker {
-		return Step{Why: fmt.Sprintf("circuit breaker: %d restarts within %v", used, p.BreakerWindow), Event: Refused, Of: "breaker"}
+	if used := c.used(v.now.Add(-v.bound - p.BreakerWindow)); used >= p.Breaker {
+		return step{why: fmt.Sprintf("circuit breaker: %d restarts within %v", used, p.BreakerWindow), event: Refused, of: "breaker"}
 	}
-	if p.tooMany(v.Fleet) {
-		return Step{Why: fmt.Sprintf("fleet guard: %d of %d workers look broken", v.Fleet.Broken, v.Fleet.Workers), Event: Refused, Of: "fleet"}
+	if p.tooMany(v.fleet) {
+		return step{why: fmt.Sprintf("fleet guard: %d of %d workers look broken", v.fleet.broken, v.fleet.workers), event: Refused, of: "fleet"}
 	}
 	attempt := fmt.Sprintf("%s-%d", c.ID, c.Numbered+1)
-	var budget Budget
-	if v.Budget != nil {
-		budget = v.Budget.Value
+	var b budget
+	if v.budget != nil {
+		b = v.budget.value
 	}
 	// An own use that was taken for an attempt which was cancelled counts for nothing, and one that is not of now, for this
 	// attempt, is taken anew: the restart would come later than the budget believes.
 	reserved := false
-	used := slices.DeleteFunc(p.usedBudget(&budget, v.Now, v.Bound), func(u BudgetUse) bool {
-		own := u.Worker == v.Worker
-		now := own && u.Attempt == attempt && u.At.After(v.Now.Add(-v.Bound-p.LaunchWindow))
+	used := slices.DeleteFunc(p.usedBudget(&b, v.now, v.bound), func(u budgetUse) bool {
+		own := u.Worker == v.worker
+		now := own && u.Attempt == attempt && u.At.After(v.now.Add(-v.bound-p.LaunchWindow))
 		reserved = reserved || now
 		return own && !now && (u.Attempt == attempt || c.cancelled(u.Attempt))
 	})
 	if !reserved && len(used) >= p.FleetBudget {
-		return Step{Why: fmt.Sprintf("fleet budget: %d restarts within %v", len(used), p.FleetWindow), Event: Refused, Of: "budget"}
+		return step{why: fmt.Sprintf("fleet budget: %d restarts within %v", len(used), p.FleetWindow), event: Refused, of: "budget"}
 	}
 	switch {
-	case v.Lock == nil:
-		s := Step{Do: Write, Why: "locked", Event: Locked, Of: fmt.Sprint(c.Numbered + 1)}
-		s.change = change{value: encode(Lock{V: schemaVersion, Worker: v.Worker, By: v.Self}), ttl: seconds(p.LockTTL)}
+	case v.lock == nil:
+		s := step{do: doWrite, why: "locked", event: Locked, of: fmt.Sprint(c.Numbered + 1)}
+		s.change = change{value: encode(lock{V: schemaVersion, Worker: v.worker, By: v.self}), ttl: seconds(p.LockTTL)}
 		return s.over(v, "lock")
-	case v.Lock.Value.By != v.Self:
-		return Step{Why: "monitor " + v.Lock.Value.By + " holds the lock", Event: Skipped, Of: fmt.Sprintf("locked-%d-%s", c.Numbered+1, v.Self)}
-	case !v.Hand.Collected:
-		return Step{Do: Collect, Why: f.Why()}
-	case !v.Confirmed:
-		return Step{Do: Confirm, Why: "the last look before the intent"}
+	case v.lock.value.By != v.self:
+		return step{why: "monitor " + v.lock.value.By + " holds the lock", event: Skipped, of: fmt.Sprintf("locked-%d-%s", c.Numbered+1, v.self)}
+	case !v.hand.collected:
+		return step{do: doCollect, why: f.why()}
+	case !v.confirmed:
+		return step{do: doConfirm, why: "the last look before the intent"}
 	case !reserved:
 		return p.reserve(v, used, attempt)
 	}
@@ -277,98 +277,98 @@ func (p *Policy) pursue(v *View, f Finding) Step {
 }
 
 // confirm takes a verdict from its first sighting to an open incident.
-func (p *Policy) confirm(v *View, f Finding) (Step, bool) {
+func (p *Policy) confirm(v *view, f finding) (step, bool) {
 	var revision uint64
-	if v.Record != nil {
-		revision = v.Record.Revision()
+	if v.record != nil {
+		revision = v.record.revision()
 	}
-	seen := Sighting{V: schemaVersion, Worker: v.Worker, Verdict: f.Verdict, Episode: f.Episode, Record: revision, By: v.Self}
-	s := Step{Do: Write, Why: "first sighting: " + f.Why(), change: change{value: encode(seen), ttl: seconds(p.Persistence + 10*p.CheckInterval + time.Hour)}}
-	switch at := v.Sight; {
+	seen := sighting{V: schemaVersion, Worker: v.worker, Verdict: f.verdict, Episode: f.episode, Record: revision, By: v.self}
+	s := step{do: doWrite, why: "first sighting: " + f.why(), change: change{value: encode(seen), ttl: seconds(p.Persistence + 10*p.CheckInterval + time.Hour)}}
+	switch at := v.sight; {
 	case at == nil:
 		return s.over(v, "sight"), true
-	case at.Value.Record > revision && revision > 0:
-		return Step{Why: "the replica that answered is behind"}, true
-	case at.Value.Episode != f.Episode || at.Value.Verdict != f.Verdict:
+	case at.value.Record > revision && revision > 0:
+		return step{why: "the replica that answered is behind"}, true
+	case at.value.Episode != f.episode || at.value.Verdict != f.verdict:
 		s.change.at = at.at
 		return s, true
-	case v.Now.Add(-v.Bound).Sub(at.Time) < p.CheckInterval:
-		return Step{Why: "seen once"}, true
+	case v.now.Add(-v.bound).Sub(at.time) < p.CheckInterval:
+		return step{why: "seen once"}, true
 	}
 	var c Incident
-	if v.Incident != nil {
-		c = v.Incident.Value.clone(p.since(v))
-		if c.State == IncidentOpen && c.Verdict == f.Verdict {
-			return Step{}, false
+	if v.incident != nil {
+		c = v.incident.value.clone(p.since(v))
+		if c.State == IncidentOpen && c.Verdict == f.verdict {
+			return step{}, false
 		}
 	}
 	if c.State != IncidentOpen {
-		now := ceil(v.Now)
+		now := ceil(v.now)
 		c = Incident{
-			V: schemaVersion, Worker: v.Worker, State: IncidentOpen, Attempts: c.Attempts, Seen: v.Sight.Time, Opened: now,
-			ID: fmt.Sprintf("%s-%d", now.UTC().Format("20060102T150405Z"), v.Sight.Revision()),
+			V: schemaVersion, Worker: v.worker, State: IncidentOpen, Attempts: c.Attempts, Seen: v.sight.time, Opened: now,
+			ID: fmt.Sprintf("%s-%d", now.UTC().Format("20060102T150405Z"), v.sight.revision()),
 		}
 	}
-	c.Verdict, c.Why = f.Verdict, f.Why()
-	if v.Record != nil {
-		c.Job, c.Heartbeat = v.Record.Value.Job, v.Record.Time
+	c.Verdict, c.Why = f.verdict, f.why()
+	if v.record != nil {
+		c.Job, c.Heartbeat = v.record.value.Job, v.record.time
 	}
-	s = p.writeIncident(v, &c, "confirmed: "+f.Why())
-	s.Event, s.Of = Confirmed, string(f.Verdict)
+	s = p.writeIncident(v, &c, "confirmed: "+f.why())
+	s.event, s.of = Confirmed, string(f.verdict)
 	return s, true
 }
 
 // persist times how long the confirmed verdict lasts.
-func (p *Policy) persist(v *View, f Finding) (Step, bool) {
-	t := Timer(v.Sight.Value)
-	t.By = v.Self
-	s := Step{Do: Write, Why: "timer armed", Event: Armed, Of: fmt.Sprint(v.Incident.Value.Numbered + 1)}
+func (p *Policy) persist(v *view, f finding) (step, bool) {
+	t := timer(v.sight.value)
+	t.By = v.self
+	s := step{do: doWrite, why: "timer armed", event: Armed, of: fmt.Sprint(v.incident.value.Numbered + 1)}
 	s.change = change{value: encode(t), ttl: seconds(p.Persistence + 24*time.Hour)}
-	switch at := v.Timer; {
+	switch at := v.timer; {
 	case at == nil:
 		return s.over(v, "timer"), true
-	case at.Value.Episode != f.Episode || at.Value.Verdict != f.Verdict:
+	case at.value.Episode != f.episode || at.value.Verdict != f.verdict:
 		s.change.at = at.at
 		return s, true
-	case v.Now.Add(-v.Bound).Sub(at.Time) < p.Persistence:
-		return Step{Why: "until it has lasted " + p.Persistence.String()}, true
+	case v.now.Add(-v.bound).Sub(at.time) < p.Persistence:
+		return step{why: "until it has lasted " + p.Persistence.String()}, true
 	}
-	return Step{}, false
+	return step{}, false
 }
 
 // clearTimer removes the persistence timer alone, then is last.
-func (p *Policy) clearTimer(v *View, last Step) Step {
-	if v.Timer == nil {
+func (p *Policy) clearTimer(v *view, last step) step {
+	if v.timer == nil {
 		return last
 	}
-	return Step{Do: Write, Why: "timer cleared: " + last.Why, change: change{at: v.Timer.at}}
+	return step{do: doWrite, why: "timer cleared: " + last.why, change: change{at: v.timer.at}}
 }
 
 // tooMany reports whether so many workers look broken that the fault is likely elsewhere.
-func (p *Policy) tooMany(f Fleet) bool {
-	return f.Broken > p.FleetFloor && float64(f.Broken) > p.FleetShare*float64(f.Workers)
+func (p *Policy) tooMany(f fleet) bool {
+	return f.broken > p.FleetFloor && float64(f.broken) > p.FleetShare*float64(f.workers)
 }
 
 // reserve takes one restart from the fleet's budget, and gives back what attempts of this worker took that were cancelled.
-func (p *Policy) reserve(v *View, used []BudgetUse, attempt string) Step {
-	b := Budget{V: schemaVersion, Used: append(used, BudgetUse{Worker: v.Worker, Attempt: attempt, At: ceil(v.Now.Add(v.Bound))})}
-	s := Step{Do: Write, Why: fmt.Sprintf("restart %d of the fleet's %d", len(b.Used), p.FleetBudget)}
+func (p *Policy) reserve(v *view, used []budgetUse, attempt string) step {
+	b := budget{V: schemaVersion, Used: append(used, budgetUse{Worker: v.worker, Attempt: attempt, At: ceil(v.now.Add(v.bound))})}
+	s := step{do: doWrite, why: fmt.Sprintf("restart %d of the fleet's %d", len(b.Used), p.FleetBudget)}
 	s.change = change{at: kvlocation.SharedEntry{Key: budgetKey}, absent: true, value: encode(b), ttl: seconds(2 * p.FleetWindow)}
-	if v.Budget != nil {
-		s.change.at, s.change.absent = v.Budget.at, false
+	if v.budget != nil {
+		s.change.at, s.change.absent = v.budget.at, false
 	}
 	return s
 }
 
 // intend writes the intent. It counts for the breaker and begins the cooldown, whatever comes of it.
-func (p *Policy) intend(v *View, f Finding, attempt string) Step {
-	c := v.Incident.Value.clone(p.since(v))
+func (p *Policy) intend(v *view, f finding, attempt string) step {
+	c := v.incident.value.clone(p.since(v))
 	c.Numbered++
 	c.Attempts = append(c.Attempts, Attempt{
-		ID: attempt, Incident: c.ID, Verdict: f.Verdict, By: v.Self, At: ceil(v.Now.Add(v.Bound)), Outcome: Running,
+		ID: attempt, Incident: c.ID, Verdict: f.verdict, By: v.self, At: ceil(v.now.Add(v.bound)), Outcome: Running,
 	})
-	s := p.writeIncident(v, &c, f.Why())
-	s.Do, s.Event, s.Of, s.Attempt = Intend, Intended, fmt.Sprint(c.Numbered), c.Attempts[len(c.Attempts)-1]
+	s := p.writeIncident(v, &c, f.why())
+	s.do, s.event, s.of, s.attempt = doIntend, Intended, fmt.Sprint(c.Numbered), c.Attempts[len(c.Attempts)-1]
 	return s
 }
 

@@ -27,31 +27,31 @@ const (
 // verdicts are those that somebody has to be responsible for, in the order in which they are printed.
 var verdicts = []Verdict{Hung, Erroneous, Unreachable, Stalled}
 
-// Finding is a verdict and what it rests on.
-type Finding struct {
-	Verdict Verdict
-	// Age is the heartbeat's, on the store's clock; 0 without a record.
-	Age time.Duration
-	// Fresh: there is a record, and its heartbeat is not older than Policy.HungAfter.
-	Fresh bool
-	// Episode tells one case of the verdict from the next: it changes when the worker was well in between.
-	Episode string
+// finding is a verdict and what it rests on.
+type finding struct {
+	verdict Verdict
+	// age is the heartbeat's, on the store's clock; 0 without a record.
+	age time.Duration
+	// fresh: there is a record, and its heartbeat is not older than Policy.HungAfter.
+	fresh bool
+	// episode tells one case of the verdict from the next: it changes when the worker was well in between.
+	episode string
 
-	rec *Fact[Record]
+	rec *fact[Record]
 }
 
-// Why says for people what the verdict rests on.
-func (f Finding) Why() string {
+// why says for people what the verdict rests on.
+func (f finding) why() string {
 	if f.rec == nil {
 		return "it has no record"
 	}
-	r, age := &f.rec.Value, f.Age.Round(time.Millisecond)
+	r, age := &f.rec.value, f.age.Round(time.Millisecond)
 	switch {
-	case f.Verdict == Hung:
+	case f.verdict == Hung:
 		return fmt.Sprintf("it says that it processes, and its heartbeat is %v old", age)
-	case f.Verdict == Stalled:
+	case f.verdict == Stalled:
 		return fmt.Sprintf("its heartbeat is fresh, and its progress marker %q has stood still since %s", clip(r.Progress, 40), stamp(r.ProgressAt))
-	case f.Verdict == Unreachable:
+	case f.verdict == Unreachable:
 		return fmt.Sprintf("it had no work, and its heartbeat is %v old", age)
 	case r.State == Failed:
 		return "it has reported state error since " + stamp(r.StateSince)
@@ -61,29 +61,29 @@ func (f Finding) Why() string {
 	return fmt.Sprintf("state %s, heartbeat %v old", clip(string(r.State), 40), age)
 }
 
-// Judge is the verdict on a record (nil: there is none) at a time of the store's clock that is known to within bound
+// judge is the verdict on a record (nil: there is none) at a time of the store's clock that is known to within bound
 // (SV-1, SV-2). It depends on nothing else, so every monitor comes to the same.
 //
 // An age counts as reached only when it is certain, so bound delays a verdict and never brings one early.
-func (p *Policy) Judge(rec *Fact[Record], now time.Time, bound time.Duration) Finding {
+func (p *Policy) judge(rec *fact[Record], now time.Time, bound time.Duration) finding {
 	if rec == nil {
-		return Finding{Verdict: Unreachable, Episode: "none"}
+		return finding{verdict: Unreachable, episode: "none"}
 	}
-	r := &rec.Value
+	r := &rec.value
 	reached := func(since time.Time, d time.Duration) bool { return now.Add(-bound).Sub(since) >= d }
-	f := Finding{Verdict: Healthy, Age: now.Sub(rec.Time), Fresh: !reached(rec.Time, p.HungAfter), rec: rec}
+	f := finding{verdict: Healthy, age: now.Sub(rec.time), fresh: !reached(rec.time, p.HungAfter), rec: rec}
 	switch {
 	case r.State == Stopped:
 	case r.State == Failed:
-		if reached(earlier(r.StateSince, rec.Time), p.ErrorAfter) {
-			f.Verdict, f.Episode = Erroneous, stamp(r.StateSince)
+		if reached(earlier(r.StateSince, rec.time), p.ErrorAfter) {
+			f.verdict, f.episode = Erroneous, stamp(r.StateSince)
 		}
-	case r.State == Processing && !f.Fresh:
-		f.Verdict, f.Episode = Hung, fmt.Sprintf("r%d", rec.Revision())
-	case r.State == Processing && reached(earlier(r.ProgressAt, rec.Time), p.StalledAfter):
-		f.Verdict, f.Episode = Stalled, stamp(r.ProgressAt)
-	case r.State != Processing && reached(rec.Time, p.UnreachableAfter):
-		f.Verdict, f.Episode = Unreachable, fmt.Sprintf("r%d", rec.Revision())
+	case r.State == Processing && !f.fresh:
+		f.verdict, f.episode = Hung, fmt.Sprintf("r%d", rec.revision())
+	case r.State == Processing && reached(earlier(r.ProgressAt, rec.time), p.StalledAfter):
+		f.verdict, f.episode = Stalled, stamp(r.ProgressAt)
+	case r.State != Processing && reached(rec.time, p.UnreachableAfter):
+		f.verdict, f.episode = Unreachable, fmt.Sprintf("r%d", rec.revision())
 	}
 	return f
 }

@@ -264,7 +264,7 @@ func (w *world) touch(m *modelWorker, o Order, works bool) {
 func (w *world) checkIntent(o Order) {
 	token, _ := escape(o.Worker)
 	c := factOf[Incident](w.store.read(incidentPrefix+token+".case", w.clock))
-	if c == nil || c.Value.running() == nil || c.Value.running().ID != o.Attempt || c.Value.running().By != w.by() {
+	if c == nil || c.value.running() == nil || c.value.running().ID != o.Attempt || c.value.running().By != w.by() {
 		w.violated("%s: command of %s without its intent in the store", o.Worker, o.Attempt)
 	}
 }
@@ -333,7 +333,7 @@ func (w *world) newMonitor() *modelMonitor {
 		w.t.Fatal(err)
 	}
 	m.run.mono = func() monotime.Time { return monotime.Time(w.clock.Sub(epoch) + mm.offset) }
-	m.run.before = func(Step) { w.mortal(false) }
+	m.run.before = func(step) { w.mortal(false) }
 	m.run.record = func(e Event) {
 		if e.Kind == Confirmed && !w.incidents[e.Worker+e.Incident] {
 			w.incidents[e.Worker+e.Incident] = true
@@ -413,8 +413,8 @@ func (mm *modelMonitor) look() {
 		_ = mm.m.run.tell(ctx, s.clock, worker)
 	}
 	for _, v := range s.due {
-		_ = mm.m.run.work(ctx, s.clock, v.Worker, s.fleet, false)
-		_ = mm.m.run.tell(ctx, s.clock, v.Worker)
+		_ = mm.m.run.work(ctx, s.clock, v.worker, s.fleet, false)
+		_ = mm.m.run.tell(ctx, s.clock, v.worker)
 	}
 }
 
@@ -499,27 +499,27 @@ func (w *world) settle() {
 	for _, m := range w.workers {
 		token, _ := escape(m.id)
 		c := factOf[Incident](w.store.read(incidentPrefix+token+".case", w.clock))
-		if m.hung && (c == nil || c.Value.State != IncidentOpen) {
+		if m.hung && (c == nil || c.value.State != IncidentOpen) {
 			w.violated("%s hangs, and no incident is open", m.id)
 		}
 		if c == nil {
 			continue
 		}
-		if a := c.Value.running(); a != nil {
+		if a := c.value.running(); a != nil {
 			w.violated("%s: attempt %s was never settled", m.id, a.ID)
 		}
-		for i := range c.Value.Attempts {
-			a := &c.Value.Attempts[i]
+		for i := range c.value.Attempts {
+			a := &c.value.Attempts[i]
 			kind := map[Outcome]string{Unknown: AlertUnknown, Broken: AlertFailed}[a.Outcome]
 			// With its page due while nobody could be reached, and over since, only those of the last hour have to be there.
 			if kind != "" && w.clock.Sub(a.Finished) < 90*time.Minute+w.policy.horizon()/2 && w.told[kind+" "+a.ID] == 0 {
 				w.violated("%s: attempt %s ended as %s, and nobody was paged", m.id, a.ID, a.Outcome)
 			}
 		}
-		if m.hung && c.Value.State == IncidentOpen && w.told[AlertBreaker+" "+c.Value.ID]+w.told[AlertFleetBudget+" "]+w.told[AlertFleetGuard+" "] == 0 {
+		if m.hung && c.value.State == IncidentOpen && w.told[AlertBreaker+" "+c.value.ID]+w.told[AlertFleetBudget+" "]+w.told[AlertFleetGuard+" "] == 0 {
 			escalated := false
 			for k := range w.told {
-				escalated = escalated || strings.HasPrefix(k, AlertUnrecovered+" "+c.Value.ID)
+				escalated = escalated || strings.HasPrefix(k, AlertUnrecovered+" "+c.value.ID)
 			}
 			if !escalated {
 				w.violated("%s hangs for hours, and nobody was paged", m.id)
