@@ -40,6 +40,9 @@ func TestBoundaries(t *testing.T) {
 		return out
 	}
 	atWindow := func(d time.Duration) time.Time { return now.Add(-p.BreakerWindow + d) }
+	ran := func(begun, ended time.Duration) Attempt {
+		return Attempt{ID: "earlier", By: "another", Outcome: Done, At: atWindow(begun), Finished: atWindow(ended)}
+	}
 	atCooldown := func(d time.Duration) time.Time { return now.Add(-p.Cooldown - time.Second + d) }
 	for _, c := range []struct {
 		name     string
@@ -54,6 +57,8 @@ func TestBoundaries(t *testing.T) {
 		{"cancelled ones don't", append(longAgo(p.Breaker-1, now.Add(-2*time.Hour)), ended(Cancelled, now.Add(-time.Hour))), doIntend, Intended},
 		{"may be in the breaker's window", longAgo(p.Breaker, atWindow(-bound/2)), doWait, Refused},
 		{"is out of the breaker's window", longAgo(p.Breaker, atWindow(-2*bound)), doIntend, Intended},
+		{"ran in the breaker's window, intended before", []Attempt{ran(-30*time.Second, bound), ran(-20*time.Second, bound), ran(-10*time.Second, bound)}, doWait, Refused},
+		{"ran before the breaker's window", []Attempt{ran(-30*time.Second, -bound), ran(-20*time.Second, -bound), ran(-10*time.Second, -bound)}, doIntend, Intended},
 		{"may be in the cooldown", []Attempt{ended(Done, atCooldown(-bound/2))}, doWait, Skipped},
 		{"of an unknown outcome, too", []Attempt{ended(Unknown, atCooldown(-bound/2))}, doWait, Skipped},
 		{"is out of the cooldown", []Attempt{ended(Done, atCooldown(-2*bound))}, doIntend, Intended},

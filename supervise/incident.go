@@ -138,10 +138,11 @@ func (in *Incident) cancelled(id string) bool {
 	return slices.ContainsFunc(in.Attempts, func(a Attempt) bool { return a.ID == id && a.Outcome == Cancelled })
 }
 
-// used counts the attempts since then that the breaker counts.
+// used counts the attempts since then that the breaker counts. A command is run some time after its intent: it may have been since
+// then if its outcome was not known before.
 func (in *Incident) used(since time.Time) (n int) {
 	for i := range in.Attempts {
-		if a := &in.Attempts[i]; a.counts() && a.At.After(since) {
+		if a := &in.Attempts[i]; a.counts() && (a.Outcome == Running || a.Finished.After(since)) {
 			n++
 		}
 	}

@@ -42,7 +42,8 @@ type Policy struct {
 	Cooldown time.Duration
 	// EscalateAfter is how long after a restart a worker that still looks broken is paged about (SV-11). Default 10 min.
 	EscalateAfter time.Duration
-	// Breaker is how many restarts one worker may have within BreakerWindow, whoever restarts it (SV-9). Defaults 3, 24 h.
+	// Breaker is how many restarts one worker may have within BreakerWindow, whoever restarts it (SV-9). Each counts from its
+	// intent until the window has passed since its outcome was known. Defaults 3, 24 h.
 	Breaker       int
 	BreakerWindow time.Duration
 

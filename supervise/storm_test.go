@@ -19,19 +19,21 @@ import (
 // SUPERVISE_SEED runs one seed, SUPERVISE_WORLDS so many.
 func TestNoStorm(t *testing.T) {
 	t.Parallel()
-	worlds, first := uint64(8), uint64(1)
+	// In the first two a worker was restarted once too often, for its breaker did not count commands that came late.
+	seeds := []uint64{1156, 1173, 1, 2, 3, 4, 5, 6}
 	if testing.Short() {
-		worlds = 3
+		seeds = seeds[:3]
 	}
-	if s := os.Getenv("SUPERVISE_WORLDS"); s != "" {
-		worlds, _ = strconv.ParseUint(s, 10, 64)
+	if n, err := strconv.ParseUint(os.Getenv("SUPERVISE_WORLDS"), 10, 64); err == nil {
+		for seed := uint64(7); uint64(len(seeds)) < n; seed++ {
+			seeds = append(seeds, seed)
+		}
 	}
-	if s := os.Getenv("SUPERVISE_SEED"); s != "" {
-		first, _ = strconv.ParseUint(s, 10, 64)
-		worlds = 1
+	if seed, err := strconv.ParseUint(os.Getenv("SUPERVISE_SEED"), 10, 64); err == nil {
+		seeds = []uint64{seed}
 	}
 	total, incidents := map[string]int{}, 0
-	for seed := first; seed < first+worlds; seed++ { // not side by side: they only compute, and others wait by the clock
+	for _, seed := range seeds { // not side by side: they only compute, and others wait by the clock
 		inWorld(t, seed, func(w *world) {
 			w.pass(8 * time.Hour)
 			w.settle()
@@ -46,8 +48,8 @@ func TestNoStorm(t *testing.T) {
 		})
 	}
 	text, _ := json.Marshal(total)
-	t.Logf("%d worlds, %d incidents, %s", worlds, incidents, text)
-	if incidents < 20*int(worlds) || total["restarts"] < 5*int(worlds) || total["monitors died"] < int(worlds) {
+	t.Logf("%d worlds, %d incidents, %s", len(seeds), incidents, text)
+	if n := len(seeds); n > 1 && (incidents < 20*n || total["restarts"] < 5*n || total["monitors died"] < n) {
 		t.Errorf("the worlds were too quiet to show anything: %d incidents, %v", incidents, total)
 	}
 }

@@ -371,6 +371,9 @@ func (n modelNotifier) Notify(_ context.Context, a Alert) error {
 		id = a.Incident
 	}
 	n.w.told[a.Kind+" "+id]++
+	if a.Kind == AlertConfirmed && a.Severity == Page {
+		n.w.told["page "+a.Incident]++
+	}
 	return nil
 }
 
@@ -516,7 +519,7 @@ func (w *world) settle() {
 				w.violated("%s: attempt %s ended as %s, and nobody was paged", m.id, a.ID, a.Outcome)
 			}
 		}
-		if m.hung && c.value.State == IncidentOpen && w.told[AlertBreaker+" "+c.value.ID]+w.told[AlertFleetBudget+" "]+w.told[AlertFleetGuard+" "] == 0 {
+		if m.hung && c.value.State == IncidentOpen && w.told["page "+c.value.ID]+w.told[AlertBreaker+" "+c.value.ID]+w.told[AlertFleetBudget+" "]+w.told[AlertFleetGuard+" "] == 0 {
 			escalated := false
 			for k := range w.told {
 				escalated = escalated || strings.HasPrefix(k, AlertUnrecovered+" "+c.value.ID)
