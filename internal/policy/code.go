@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/format"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -218,17 +219,19 @@ func sleeps(t *tree) []finding {
 	return out
 }
 
-// leakChecks wants a TestMain with goleak in every package that has tests.
+var leakCheck = regexp.MustCompile(`\b(goleak|fabrictest)\.VerifyTestMain\(`)
+
+// leakChecks wants a TestMain that finds goroutines left behind in every package that has tests.
 func leakChecks(t *tree) []finding {
 	var out []finding
 	for dir, files := range t.packages() {
 		var tests, checked bool
 		for _, f := range files {
 			tests = tests || f.test
-			checked = checked || f.test && strings.Contains(t.text[f.path], "goleak.VerifyTestMain(")
+			checked = checked || f.test && leakCheck.MatchString(t.text[f.path])
 		}
 		if tests && !checked {
-			out = append(out, finding{dir, 1, "the tests have no TestMain with goleak.VerifyTestMain"})
+			out = append(out, finding{dir, 1, "the tests have no TestMain with goleak.VerifyTestMain or fabrictest.VerifyTestMain"})
 		}
 	}
 	return sorted(out)

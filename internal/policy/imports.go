@@ -63,7 +63,7 @@ var modules = []struct {
 	{"github.com/coder/websocket", []string{"session", "internal/bench", "test"}, "one transport of sessions speaks it"},
 	{"modernc.org/sqlite", []string{"fence/sqltest", "examples/fenced"}, "modules of their own: drivers stay out of users' graphs"},
 	{"github.com/jackc/pgx/v5", []string{"fence/sqltest", "examples/fenced"}, "modules of their own: drivers stay out of users' graphs"},
-	{"go.uber.org/goleak", []string{"test"}, "a test tool"},
+	{"go.uber.org/goleak", []string{"fabrictest", "test"}, "a test tool"},
 	{"github.com/anishathalye/porcupine", []string{"conformance", "test"}, "a test tool"},
 	{"pgregory.net/rapid", []string{"test"}, "a test tool"},
 	{"github.com/nats-io/nkeys", []string{"test"}, "the client library reads keys"},

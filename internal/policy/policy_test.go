@@ -126,7 +126,7 @@ var checks = []struct {
 	{
 		name: "leak checks", check: leakChecks,
 		bad:  map[string]string{"a/a_test.go": "package a\n", "b/b_test.go": "package b\n\nfunc TestMain() { goleak.VerifyTestMain(m) }\n"},
-		want: "a:1: the tests have no TestMain with goleak.VerifyTestMain",
+		want: "a:1: the tests have no TestMain with goleak.VerifyTestMain or fabrictest.VerifyTestMain",
 	},
 	{
 		name: "imports go down", check: imports,
@@ -170,7 +170,7 @@ var checks = []struct {
 	{
 		name: "test-only modules", check: imports,
 		bad:  map[string]string{"fabric/a.go": "package fabric\n\nimport _ \"go.uber.org/goleak\"\n"},
-		want: "fabric/a.go:3: go.uber.org/goleak is allowed only in test",
+		want: "fabric/a.go:3: go.uber.org/goleak is allowed only in fabrictest, test",
 	},
 	{
 		name: "a new module needs a row", check: imports,
