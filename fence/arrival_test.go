@@ -203,6 +203,12 @@ func guardsOfNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.becomes(t, "alice", "")
+		if e, err := newKV.Get(c34); err != nil || !e.Deleted || e.Value != nil || e.Token != at(34) {
+			t.Fatalf("after Delete the key holds %+v, %v", e, err)
+		}
+		if err := a.kv(t, a.js, "alice").Raise(c34); err != nil {
+			t.Fatal(err)
+		}
 		_, err = oldKV.Put(c33, []byte("late"))
 		wantStale(t, err, 33, 34)
 

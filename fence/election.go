@@ -320,8 +320,6 @@ func (e *Election) step(ctx context.Context, v view, idle bool) (*Term, error) {
 		switch {
 		case !idle:
 			return nil, nil
-		case e.cfg.Fencing == nil && v.rec.MustFence:
-			return nil, errMustFence
 		case e.cfg.Fencing == nil:
 			return e.grant(ctx, v, idle)
 		}

@@ -162,6 +162,7 @@ func TestTermEndsBeforeTheNextBegins(t *testing.T) {
 			proxy := m.servers[0].Proxy(t)
 			a, b := candidate(t, proxy.URL(), quick("a")), candidate(t, m.servers[0].URL(), quick("b"))
 			first := campaign(t, a)
+			fabrictest.Eventually(t, 20*time.Second, "a renewal", func() bool { return a.Snapshot().Renewals >= 2 })
 			proxy.Apply(fault)
 			if name == "cut" {
 				proxy.Apply(fabrictest.Cut)
@@ -293,6 +294,39 @@ func TestLostAnswersOfATerm(t *testing.T) {
 	s := a.Snapshot()
 	if s.Grants != 1 || s.TermsLost != 0 || term.Token().Generation != grant {
 		t.Fatalf("%+v", s)
+	}
+}
+
+// The store gives a renewal up before it is known what became of it: the term asks on, and goes on.
+func TestRenewalIsAskedFor(t *testing.T) {
+	t.Parallel()
+	proxy := newMesh(t, 1).servers[0].Proxy(t)
+	nc, err := nats.Connect(proxy.URL(), nats.ReconnectBufSize(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	store, err := kvlocation.Open(testContext(t), nc, kvlocation.Config{Mesh: "m", RID: "a", AttemptTimeout: 200 * time.Millisecond, Timeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	cfg := quick("a")
+	cfg.TTL, cfg.Margin = time.Minute, time.Second
+	a, err := NewElection(store, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := campaign(t, a)
+	lost := proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_FENCE.leader.db", Times: 4, Answer: true, Action: fabrictest.Drop})
+	fabrictest.Eventually(t, 40*time.Second, "four answers to be lost", func() bool { return lost.Count() >= 4 })
+	renewals := a.Snapshot().Renewals
+	fabrictest.Eventually(t, 40*time.Second, "renewals beyond", func() bool { return a.Snapshot().Renewals >= renewals+2 })
+	if err := term.Context().Err(); err != nil {
+		t.Fatalf("the term ended: %v", context.Cause(term.Context()))
+	}
+	if err := term.Resign(testContext(t)); err != nil {
+		t.Fatal(err)
 	}
 }
 

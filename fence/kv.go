@@ -156,12 +156,9 @@ func (g *KVGuard) write(ctx context.Context, content func(KVEntry) (value []byte
 		switch {
 		case err == nil:
 			next.Revision = ack.Sequence
-			if g.known = &next; ack.Duplicate {
-				g.known = nil // stored by an earlier sending, and perhaps overwritten since
-			}
+			g.known = &next // or what has overwritten it since: then the server refuses what expects it
 			return g.passed(pass, ack.Sequence)
 		case !errors.Is(err, errMoved):
-			g.known = nil
 			return 0, err
 		}
 		if g.known, err = g.newer(ctx, at.Revision, w); err != nil {

@@ -172,6 +172,7 @@ func TestTransitions(t *testing.T) {
 		{"resignation", ledRec, resign{run: "a0", term: rev}, PhaseVacant},
 		{"resignation of a suspect", fencing, resign{run: "a0", term: rev}, PhaseVacant},
 		{"resignation by another", ledRec, resign{run: "b0", term: rev}, ""},
+		{"resignation of another term", ledRec, resign{run: "a0", term: rev + 1}, ""},
 		{"resignation of what is fenced", fenced, resign{run: "a0", term: rev}, ""},
 		{"suspicion of a silent one", ledRec, suspect{by: b, idle: true}, PhaseFencing},
 		{"suspicion of one that is not silent", ledRec, suspect{by: b}, ""},

@@ -274,6 +274,19 @@ func TestConformance(t *testing.T) {
 		fabrictest.Eventually(t, 40*time.Second, "the candidate has not been answered", func() bool { return a.Snapshot().Problem != "" })
 		asked.Disarm()
 		promoted(t, got)
+
+		// And is refused then, if a majority has nothing to say.
+		single, _ := startMesh(t, 1)
+		proxy = fabrictest.NewProxy(t, single[0].URL())
+		alone := candidate(t, proxy.URL(), cfg)
+		asked = proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$JS.API.STREAM.INFO.KV_FABRIC_m_FENCE", Times: -1, Action: fabrictest.Drop})
+		refused := make(chan error, 1)
+		go func() { _, err := alone.Campaign(testContext(t)); refused <- err }()
+		fabrictest.Eventually(t, 40*time.Second, "the candidate has not been answered", func() bool { return alone.Snapshot().Problem != "" })
+		asked.Disarm()
+		if err := <-refused; !errors.Is(err, outcome.InvalidOperation) {
+			t.Fatalf("on a store without replicas, once it answers: %v", err)
+		}
 	})
 
 	// FE-9: two workers and a third voting server; the side with the majority fences, the other one never does.
@@ -425,7 +438,9 @@ func TestConfirmedByAPerson(t *testing.T) {
 	dev.Set(fencetest.Fails)
 	proxy := servers[0].Proxy(t)
 	campaign(t, candidate(t, proxy.URL(), fenced("a", fence.Level{cut(dev)})))
-	b := candidate(t, servers[0].URL(), fenced("b", fence.Level{cut(dev)}))
+	cfg := fenced("b", fence.Level{cut(dev)})
+	cfg.Backoff, cfg.MaxBackoff = time.Hour, time.Hour // a person's word is heard in the pause
+	b := candidate(t, servers[0].URL(), cfg)
 	tool := openStore(t, servers[0].URL(), "tool")
 	if _, err := fence.ConfirmFenced(testContext(t), tool, "db", "a", "jo", "pulled the plug"); !errors.Is(err, outcome.InvalidOperation) {
 		t.Fatalf("a confirmation while it leads: %v", err)
@@ -469,6 +484,24 @@ func TestOnlyTheRestartedIsLeft(t *testing.T) {
 	}
 	if c := dev.Calls(); len(c) > 0 {
 		t.Fatalf("the node has fenced itself: %+v", c)
+	}
+}
+
+// A grant whose answer never came leaves a term that nobody leads. The candidate gives it back itself, and leads: nobody has to
+// fence it, for which it would wait in vain.
+func TestGrantThatWasNotHeard(t *testing.T) {
+	t.Parallel()
+	servers, _ := startMesh(t, 1)
+	dev := fencetest.New("power", nil)
+	proxy := servers[0].Proxy(t)
+	a := candidate(t, proxy.URL(), fenced("a", fence.Level{cut(dev)}))
+	lost := proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_FENCE.leader.db", Times: -1, Answer: true, Action: fabrictest.Drop})
+	got := standby(t, a)
+	fabrictest.Eventually(t, 30*time.Second, "the candidate to give the grant up", func() bool { return a.Snapshot().Problem != "" })
+	lost.Disarm()
+	promoted(t, got)
+	if c := dev.Calls(); len(c) > 0 {
+		t.Errorf("fenced: %+v", c)
 	}
 }
 

@@ -118,7 +118,6 @@ func (g *StreamGuard) Stats() Stats { return g.gate.Stats() }
 
 // raise makes t the token of the record, or learns that it is.
 func (g *StreamGuard) raise(ctx context.Context, t Token) error {
-	g.at = 0
 	record := &nats.Msg{Subject: g.subject, Data: []byte(t.String()), Header: nats.Header{}}
 	if g.ages {
 		record.Header.Set(jetstream.MsgTTLHeader, "never")
