@@ -48,6 +48,34 @@ func TestNothingPilesUp(t *testing.T) {
 	})
 }
 
+// One that returns just as it is given up counts as one or the other, and is not out for ever.
+func TestReturnsAsItIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l Leash
+		var late int
+		for range 2000 {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			end := time.Now().Add(2 * time.Second)
+			v, err := Call(ctx, &l, "a", time.Second, func(context.Context) (int, error) {
+				<-time.After(time.Until(end))
+				return 7, nil
+			})
+			cancel()
+			switch {
+			case errors.Is(err, ErrLate):
+				late++
+			case err != nil || v != 7:
+				t.Fatal(v, err)
+			}
+			synctest.Wait()
+			if n := l.Out(); n != 0 {
+				t.Fatalf("%d are out after all have returned", n)
+			}
+		}
+		t.Logf("%d of 2000 came too late", late)
+	})
+}
+
 func TestCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l Leash
