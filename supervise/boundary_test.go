@@ -129,6 +129,11 @@ func TestMayNotBeOver(t *testing.T) {
 		}
 	}
 	v := ready(&p, now, budgetUse{Worker: "w", Attempt: "i-1", At: now})
+	v.confirmed = false
+	if s := p.next(v); s.do != doConfirm {
+		t.Errorf("before the intent nobody has looked: %v: %s", s.do, s.why)
+	}
+	v.confirmed = true
 	v.timer.value.Episode = "r6"
 	if s := p.next(v); s.event != Armed {
 		t.Errorf("what is timed is another episode: %v %q: %s", s.do, s.event, s.why)
@@ -138,6 +143,28 @@ func TestMayNotBeOver(t *testing.T) {
 	v.sight.value.Record, v.sight.value.Episode, v.lock = 8, "r8", nil
 	if s := p.next(v); s.do != doWait || s.event != "" {
 		t.Errorf("an older record than the one that was seen: %v %q: %s", s.do, s.event, s.why)
+	}
+}
+
+// The fleet's limits: a few broken workers of a small fleet are no sign of a fault elsewhere; a use of the budget counts as long as
+// its window may not be over.
+func TestFleetBoundaries(t *testing.T) {
+	p, now := DefaultPolicy(), time.Now().UTC()
+	for f, want := range map[fleet]bool{
+		{workers: 2, broken: 2}: false, {workers: 3, broken: 3}: true, {workers: 10, broken: 3}: false, {workers: 9, broken: 3}: true,
+	} {
+		if got := p.tooMany(f); got != want {
+			t.Errorf("%d of %d are too many: %t", f.broken, f.workers, got)
+		}
+	}
+	p.FleetBudget = 1
+	const bound = time.Second
+	for over, want := range map[time.Duration]do{bound / 2: doWait, 2 * bound: doWrite} {
+		v := ready(&p, now, budgetUse{Worker: "x", Attempt: "x-1", At: now.Add(-p.FleetWindow - p.LaunchWindow - p.until() - over)})
+		v.bound, v.lock = bound, nil
+		if s := p.next(v); s.do != want || want == doWait && s.of != "budget" {
+			t.Errorf("the window is over for %v: %v %q: %s", over, s.do, s.of, s.why)
+		}
 	}
 }
 

@@ -58,6 +58,19 @@ func TestOrdersAreBounded(t *testing.T) {
 	}
 }
 
+// What a restarter says that is no outcome of a restart is one that nobody knows; and one that panics may have done anything.
+func TestRestarterSaysOtherwise(t *testing.T) {
+	for detail, f := range map[string]RestartFunc{
+		`"fine"`:    func(context.Context, Order) Result { return Result{"fine", "x"} },
+		`"running"`: func(context.Context, Order) Result { return Result{Running, "x"} },
+		"panicked":  func(context.Context, Order) Result { panic("no") },
+	} {
+		if res := order(context.Background(), f, Order{}); res.Outcome != Unknown || !strings.Contains(res.Detail, detail) {
+			t.Errorf("%s: %+v", detail, res)
+		}
+	}
+}
+
 // A worker that ends by itself takes along what it has started, also what has its output open.
 func TestChildEndsWithItsOwn(t *testing.T) {
 	t.Parallel()
