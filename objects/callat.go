@@ -101,9 +101,10 @@ func (s *Service) CallAt(ctx context.Context, w *Way, m *Message) (reply Reply, 
 		Op: m.Op, Target: w.target, RID: at.RID, Lifecycle: at.Lifecycle, Data: m.Data, Header: h, OneWay: m.OneWay,
 		Early: m.Early, Deadline: m.Deadline, Subject: w.subject,
 	})
-	said, routed := parsePlace(reply.Header.Get(wire.HeaderRoute))
+	route := reply.Header.Get(wire.HeaderRoute)
+	said, routed := parsePlace(route)
 	switch {
-	case err != nil && routed:
+	case err != nil && (routed || route == nowhere):
 		return Reply{}, moved, &routedError{inCycle(ctx, key, err), said.exported()}
 	case err != nil:
 		return Reply{}, moved, inCycle(ctx, key, err)
@@ -156,8 +157,8 @@ func (s *Service) placed(err error, key kvlocation.ObjectKey) error {
 
 func (p place) exported() Place { return Place{p.rid, p.lifecycle, p.generation, p.ownerGeneration} }
 
-// RouteOf returns where an object is, as the node said that refused a message because it does not own the object; ok is
-// false when the error says nothing about that, or the node knew no place.
+// RouteOf returns where an object is, as the node said that refused a message because it does not own the object: the zero
+// Place when it knew none. ok is false when the error says nothing about that: the object may be there, and full.
 func RouteOf(err error) (p Place, ok bool) {
 	var r *routedError
 	if !errors.As(err, &r) {

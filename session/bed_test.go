@@ -55,7 +55,7 @@ func newBed(t testing.TB, of ...fabrictest.Option) *bed {
 	b := &bed{t: t, server: fabrictest.StartServer(t, of...), log: newBook()}
 	nc := b.connect(b.server.URL(), "setup", nil)
 	defer nc.Close()
-	if _, err := kvlocation.Init(t.Context(), nc, kvlocation.Setup{Mesh: "m"}); err != nil {
+	if _, err := kvlocation.Init(b.ctx(), nc, kvlocation.Setup{Mesh: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -107,7 +107,7 @@ func letIn(_ context.Context, h Hello) (Identity, error) {
 func (b *bed) node(rid string, tunes ...tune) *node {
 	t := b.t
 	t.Helper()
-	ctx := t.Context()
+	ctx := b.ctx()
 	cfg := settings{
 		Config: Config{Mesh: wire.Mesh("m"), RID: rid, Authenticate: letIn, GoAway: 100 * time.Millisecond},
 		lease:  kvlocation.LeaseConfig{RID: rid}, follow: relocate.DefaultFollowTime,

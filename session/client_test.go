@@ -3,15 +3,20 @@ package session
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"natsfabric/fabrictest"
 	"natsfabric/objects"
 	"natsfabric/outcome"
 	"natsfabric/session/client"
+	"natsfabric/session/internal/frame"
 )
 
 // witness is what a client was told.
@@ -318,4 +323,41 @@ func TestClientRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestClientBackoff: a node that lets the client in and drops it at once is asked less and less often, like one that does not let it in.
+func TestClientBackoff(t *testing.T) {
+	t.Parallel()
+	const shortest, attempts = 20 * time.Millisecond, 7
+	opened := make(chan time.Time, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		ws := frame.NewSocket(conn, time.Minute)
+		defer ws.Cut()
+		if _, err := ws.Read(); err == nil {
+			_ = ws.Write(frame.Make(&frame.Header{Type: frame.Welcome, V: frame.Version, Heartbeat: 60_000, MaxMessage: 1, InFlight: 1}, nil))
+			opened <- time.Now()
+		}
+	}))
+	defer server.Close()
+	c, err := client.Dial(t.Context(), client.Config{URLs: []string{"ws" + strings.TrimPrefix(server.URL, "http")}, MinBackoff: shortest, MaxBackoff: long})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	before := <-opened
+	for i := range attempts {
+		select {
+		case at := <-opened:
+			if least := shortest << i / 2; at.Sub(before) < least {
+				t.Errorf("attempt %d came after %v, want at least %v", i+1, at.Sub(before), least)
+			}
+			before = at
+		case <-time.After(long):
+			t.Fatal("the client has given up")
+		}
+	}
 }

@@ -179,15 +179,16 @@ func (t *tie) misled(err error) {
 	e := asOutcome(err)
 	ctx, cancel := context.WithTimeout(t.c.ctx, askTimeout)
 	defer cancel()
-	if channels.IsNobody(err) {
-		t.c.s.suspect(runOf(t.at()))
-	}
+	nobody := channels.IsNobody(err)
 	switch {
 	case e.Kind == outcome.InvalidOperation && e.Acceptance == outcome.Accepted:
 		// The Actor's side may have refused the token: it says so itself.
 		t.doubt()
 		_ = t.ask(ctx) // what it finds out is told to the client
-	case routed, channels.IsNobody(err), e.Kind == outcome.Unavailable && e.Acceptance == outcome.NotAccepted && e.Remote, e.Kind == outcome.NotFound && e.Acceptance == outcome.NotAccepted:
+	case routed, nobody, e.Kind == outcome.NotFound && e.Acceptance == outcome.NotAccepted:
+		if nobody {
+			t.c.s.suspect(runOf(t.at()))
+		}
 		_ = t.lookUp(ctx, route) // what it finds out is told to the client
 	}
 }
