@@ -173,6 +173,9 @@ func (p *Policy) dueFleet(f fleet, b *budget, now time.Time, bound time.Duration
 	return out
 }
 
+// fleetKey is the key of the alert's delivery, if it is about the fleet.
+func (a *Alert) fleetKey() string { return fleetPrefix + "alert." + a.key }
+
 // delivery is who was told of an alert. Its key is the alert's de-duplication, apart from the lock (SV-7).
 type delivery struct {
 	V    int    `json:"v"`

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -248,12 +249,23 @@ func (m *Monitor) dispatch(ctx context.Context, s scan) {
 	for _, worker := range s.alerts {
 		m.tellLater(ctx, s.clock, worker)
 	}
-	for _, a := range m.cfg.Policy.dueFleet(s.fleet, s.budget(), s.now, s.bound, m.run.self, s.waiting) {
-		key := fleetPrefix + "alert." + a.key
-		if d := s.fleetAlerts[key]; d == nil || !d.value.waits(s.now) {
-			m.tell.try(key, func() { m.failed(ctx, "fleet", a.Kind, m.run.deliver(ctx, s.clock, key, d, a, nil)) })
-		}
+	for _, a := range m.fleetDue(&s) {
+		m.tell.try(a.fleetKey(), func() { m.failed(ctx, "fleet", a.Kind, m.tellFleet(ctx, &s, a)) })
 	}
+}
+
+// fleetDue returns the alerts about the fleet as a whole that are to be told now.
+func (m *Monitor) fleetDue(s *scan) []Alert {
+	due := m.cfg.Policy.dueFleet(s.fleet, s.budget(), s.now, s.bound, m.run.self, s.waiting)
+	return slices.DeleteFunc(due, func(a Alert) bool {
+		d := s.fleetAlerts[a.fleetKey()]
+		return d != nil && d.value.waits(s.now)
+	})
+}
+
+func (m *Monitor) tellFleet(ctx context.Context, s *scan, a Alert) error {
+	key := a.fleetKey()
+	return m.run.deliver(ctx, s.clock, key, s.fleetAlerts[key], a, nil)
 }
 
 // alerts is called when alerts about a worker may be due that were not before.

@@ -415,6 +415,9 @@ func (mm *modelMonitor) look() {
 	for _, worker := range s.alerts {
 		_ = mm.m.run.tell(ctx, s.clock, worker)
 	}
+	for _, a := range mm.m.fleetDue(&s) {
+		_ = mm.m.tellFleet(ctx, &s, a)
+	}
 	for _, v := range s.due {
 		_ = mm.m.run.work(ctx, s.clock, v.worker, s.fleet, false)
 		_ = mm.m.run.tell(ctx, s.clock, v.worker)
