@@ -29,3 +29,68 @@ func TestCommandBeginsInTime(t *testing.T) {
 		}
 	}
 }
+
+// A monitor that was frozen between its intent and the command, or whose intent took too long, or that is told to end meanwhile,
+// runs nothing and says so.
+func TestIntentThatIsNotRun(t *testing.T) {
+	for name, disturb := range map[string]func(s step, intended bool, pass func(time.Duration), stop func()){
+		"frozen before the command": func(s step, _ bool, pass func(time.Duration), _ func()) {
+			if s.do == doRun {
+				pass(DefaultPolicy().LaunchWindow + time.Second)
+			}
+		},
+		"a slow intent": func(s step, intended bool, pass func(time.Duration), _ func()) {
+			switch {
+			case s.do == doIntend:
+				pass(DefaultPolicy().LaunchWindow - time.Second)
+			case s.do == doConfirm && intended:
+				pass(2 * time.Second)
+			}
+		},
+		"told to end": func(s step, _ bool, _ func(time.Duration), stop func()) {
+			if s.do == doIntend {
+				stop()
+			}
+		},
+	} {
+		now, store, j := epoch, newModelStore(), &journal{}
+		store.now = func() time.Time { return now }
+		m, err := newMonitor(store, "m", config(DefaultPolicy(), j, &alerts{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.run.mono = func() monotime.Time { return monotime.Time(now.Sub(epoch)) }
+		m.run.record, m.run.told = func(Event) {}, func(string) {}
+		if _, err := store.set(kvlocation.SharedEntry{Key: workerPrefix + "w"}, encode(Record{V: 1, Worker: "w", State: Processing}), 24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		intended, done := false, false
+		m.run.before = func(s step) {
+			if !done {
+				disturb(s, intended, func(d time.Duration) { now = now.Add(d) }, m.cancel)
+			}
+			intended = intended || s.do == doIntend
+			done = done || s.do == doRun
+		}
+		var found *fact[Incident]
+		for range 40 {
+			now = now.Add(m.cfg.Policy.CheckInterval)
+			s, err := m.scan(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range s.due {
+				if err := m.run.work(m.ctx, s.clock, v.worker, s.fleet, false); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if found = factOf[Incident](store.read(incidentPrefix+"w.case", now)); found != nil && len(found.value.Attempts) > 0 {
+				break
+			}
+		}
+		m.cancel()
+		if found == nil || len(found.value.Attempts) != 1 || found.value.Attempts[0].Outcome != Cancelled || len(j.list()) > 0 {
+			t.Errorf("%s: %+v, commands %+v", name, found, j.list())
+		}
+	}
+}

@@ -3,6 +3,7 @@ package supervise
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,5 +159,54 @@ func TestManyOpenReadAll(t *testing.T) {
 		if got := look(c.seen); got != c.reads {
 			t.Errorf("with %d workers about whom something is open, %d records were read, want %d", c.seen, got, c.reads)
 		}
+	}
+}
+
+// Whom somebody means to look broken is not counted among the broken, nor is one that only stands still; each look counts those that are
+// missing, and looks at those about whom something is open.
+func TestWhoCounts(t *testing.T) {
+	now := epoch
+	store := newModelStore()
+	store.now = func() time.Time { return now }
+	cfg := config(DefaultPolicy(), &journal{}, &alerts{})
+	cfg.Expected = []string{"off"}
+	m, err := newMonitor(store, "model", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.cancel()
+	m.run.mono = func() monotime.Time { return monotime.Time(now.Sub(epoch)) }
+	m.run.record = func(Event) {}
+	set := func(key string, value any) {
+		t.Helper()
+		if _, err := store.set(store.read(key, now), encode(value), 24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, w := range []string{"hung", "upgraded"} {
+		set(workerPrefix+w, Record{V: 1, Worker: w, State: Processing})
+	}
+	now = now.Add(time.Hour)
+	for _, w := range []string{"off", "upgraded"} {
+		set(markerPrefix+w, Marker{V: 1, Worker: w, Action: ActionUpgrade, By: "test", Until: now.Add(time.Hour)})
+	}
+	for _, w := range []string{"well", "slow"} {
+		set(workerPrefix+w, Record{V: 1, Worker: w, State: Processing, ProgressAt: map[string]time.Time{"well": now, "slow": epoch}[w]})
+	}
+	for i := range 3 {
+		s, err := m.scan(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.fleet != (fleet{workers: 5, broken: 1}) || s.planned != 2 || s.verdicts[Hung] != 2 || s.verdicts[Unreachable] != 1 {
+			t.Errorf("look %d: %+v, %d planned, %v", i, s.fleet, s.planned, s.verdicts)
+		}
+		if open := slices.ContainsFunc(s.due, func(v *view) bool { return v.worker == "well" }); open != (i == 2) {
+			t.Errorf("look %d: its incident is open, and something is to be done: %t", i, open)
+		}
+		if i == 1 { // in the cooldown nothing but the incident is there
+			set(incidentPrefix+"well.case", Incident{V: 1, Worker: "well", ID: "i", State: IncidentOpen, Verdict: Hung})
+		}
+		now = now.Add(time.Second)
 	}
 }
