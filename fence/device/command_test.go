@@ -128,6 +128,14 @@ func TestCommandRefuses(t *testing.T) {
 	if r := d.Check(testContext(t), target()); r.Answer != fence.Unknown {
 		t.Errorf("an end that means both is %s", r.Answer)
 	}
+	killed := base // it has said what it saw, and did not come to its end
+	killed.Status, killed.Fenced = []string{"/bin/sh", "-c", "echo is off; kill -9 $$"}, Match{Output: "is off"}
+	if d, err = NewCommand(killed); err != nil {
+		t.Fatal(err)
+	}
+	if r := d.Check(testContext(t), target()); r.Answer != fence.Unknown {
+		t.Errorf("a program that was killed says %s", r.Answer)
+	}
 	missing := base
 	missing.Status = []string{"/no/such/program"}
 	if d, err = NewCommand(missing); err != nil {

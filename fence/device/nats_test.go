@@ -114,6 +114,11 @@ func TestNATS(t *testing.T) {
 	if r := d.Check(testContext(t), suspect); r.Answer != fence.NotFenced {
 		t.Fatalf("before: %+v", r)
 	}
+	denied.Revoke(testContext(t), "n1") //nolint:errcheck // it never fails
+	if r := d.Check(testContext(t), suspect); r.Answer != fence.NotFenced || usersOf(t, c, "n1") != 3 {
+		t.Fatalf("it may not come back, and is connected: %+v", r)
+	}
+	denied.Allow("n1")
 	if r := d.Fence(testContext(t), suspect); r.Answer != fence.Fenced {
 		t.Fatalf("%+v", r)
 	}

@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -152,6 +153,54 @@ func TestMachineIDIsShared(t *testing.T) {
 		if r := NewProcess("kill", 0).Fence(testContext(t), far); r.Answer != fence.Unknown {
 			t.Errorf("%s: %+v", name, r)
 		}
+	}
+}
+
+// headlessChild is a process whose first thread ends and whose others go on.
+func headlessChild() {
+	go func() {
+		for {
+			stat, err := os.ReadFile("/proc/self/stat")
+			if err == nil && strings.Contains(string(stat), ") Z ") {
+				fmt.Println("headless")
+				break
+			}
+			<-time.After(time.Millisecond)
+		}
+		<-time.After(time.Minute) // the test kills it before
+		os.Exit(1)
+	}()
+	syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0) // of this thread alone
+}
+
+// A process whose first thread has ended looks like a zombie, and its other threads may go on to write.
+func TestProcessWithoutItsFirstThread(t *testing.T) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "DEVICE_TEST_HEADLESS=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill() //nolint:errcheck // it may be gone
+		cmd.Wait()         //nolint:errcheck // it was killed
+	})
+	if _, err := out.Read(make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	labels, err := ProcessLabels(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, tg := NewProcess("kill", 0), fence.Target{Node: "n1", Labels: labels}
+	if r := d.Check(testContext(t), tg); r.Answer != fence.NotFenced {
+		t.Errorf("its threads run: %+v", r)
+	}
+	if r := d.Fence(testContext(t), tg); r.Answer != fence.Fenced {
+		t.Errorf("%+v", r)
 	}
 }
 

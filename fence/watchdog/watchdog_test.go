@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -193,6 +194,28 @@ func TestFeeder(t *testing.T) {
 			t.Errorf("%+v is allowed", c)
 		}
 	}
+}
+
+// A check that passes when its time is over feeds nobody.
+func TestLateCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dog := &countingDog{limit: 3 * time.Second}
+		var late atomic.Int32
+		f, err := Feed(Config{Dog: dog, Unfed: func(error) { late.Add(1) }, Healthy: func(context.Context) error {
+			<-time.After(1500 * time.Millisecond) // its limit is a second
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(10 * time.Second)
+		if err := f.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if dog.fed.Load() != 0 || late.Load() < 3 {
+			t.Errorf("fed %d times, %d checks were late", dog.fed.Load(), late.Load())
+		}
+	})
 }
 
 // A file stands in for the device: food, and the magic close in the end.
