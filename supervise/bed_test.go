@@ -168,9 +168,15 @@ func (b *bed) monitor(t testing.TB, cfg Config) *Monitor {
 // say writes a worker's record once, as an agent would.
 func (b *bed) say(t testing.TB, r Record) {
 	t.Helper()
-	now, _, err := b.sh.Now(testContext(t))
-	if err != nil {
+	if err := b.report(testContext(t), r); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func (b *bed) report(ctx context.Context, r Record) error {
+	now, _, err := b.sh.Now(ctx)
+	if err != nil {
+		return err
 	}
 	r.V = 1
 	for _, at := range []*time.Time{&r.StateSince, &r.Heartbeat, &r.ProgressAt, &r.Booted} {
@@ -179,9 +185,24 @@ func (b *bed) say(t testing.TB, r Record) {
 		}
 	}
 	token, _ := escape(r.Worker)
-	if err := put(testContext(t), b.sh, workerPrefix+token, encode(r), time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	return put(ctx, b.sh, workerPrefix+token, encode(r), time.Hour)
+}
+
+// beat says it after a while, and then again and again until the test ends.
+func (b *bed) beat(t testing.TB, after time.Duration, r Record) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for wait := after; ; wait = 100 * time.Millisecond {
+			select {
+			case <-time.After(wait):
+				_ = b.report(ctx, r) // one that is lost is followed by the next
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	t.Cleanup(func() { cancel(); ended.Wait() })
 }
 
 // worker is an agent whose loop a test can hang.

@@ -108,6 +108,7 @@ func escalation(t *testing.T) {
 // SV-12. A command that fails is paged about at once, and the next cycle tries again.
 func commandFails(t *testing.T) {
 	b, p := newBed(t), fast()
+	p.Cooldown = time.Hour // who waits for it would not try again in this test
 	a := &alerts{}
 	j := &journal{}
 	n := 0
@@ -123,10 +124,7 @@ func commandFails(t *testing.T) {
 	if page.Severity != Page || !strings.Contains(page.Text, "no such container") {
 		t.Errorf("the page: %+v", page)
 	}
-	got := j.wait(t, 2)
-	if gap := got[1].at.Sub(got[0].at); gap >= p.Cooldown {
-		t.Errorf("tried again only after %v", gap)
-	}
+	j.wait(t, 2)
 	a.wait(t, AlertRestarted)
 	if used := b.incidentOf(t, "w").used(time.Time{}); used != 2 {
 		t.Errorf("the breaker has counted %d", used)

@@ -325,23 +325,18 @@ func lastLook(t *testing.T) {
 				if s.do == at && !back && at != doRun || at == doRun && s.do == doIntend && !back {
 					back = true
 					b.say(t, Record{Worker: "w", State: Processing})
+					b.beat(t, 0, Record{Worker: "w", State: Processing}) // however long the machine takes for a look
 				}
-			}
-			look := func() {
-				if back { // it beats on, however long the machine takes for a look
-					b.say(t, Record{Worker: "w", State: Processing})
-				}
-				m.look(t)
 			}
 			fabrictest.Eventually(t, readyIn, "the worker to recover", func() bool {
-				look()
+				m.look(t)
 				c := b.incidentOf(t, "w")
 				return back && c != nil && c.State == IncidentRecovered
 			})
 			if got := j.list(); len(got) > 0 {
 				t.Fatalf("restarted: %+v", got)
 			}
-			look()
+			m.look(t)
 			for _, key := range []string{"lock", "timer", "sight"} {
 				if e := b.key(t, "w", key); e.Exists() {
 					t.Errorf("key %s was left behind: %s", key, e.Value)

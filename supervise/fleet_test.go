@@ -142,7 +142,7 @@ func TestNotifierDownAndCollectorHangs(t *testing.T) {
 	p.CollectLimit = 300 * time.Millisecond
 	down, up := &alerts{fail: errors.New("nobody there")}, &named{name: "up"}
 	j := &journal{do: func(Order) Result {
-		time.AfterFunc(100*time.Millisecond, func() { b.say(t, Record{Worker: "w", State: Idle}) })
+		b.beat(t, 100*time.Millisecond, Record{Worker: "w", State: Idle})
 		return Result{Done, ""}
 	}}
 	cfg := config(p, j, down)

@@ -240,7 +240,7 @@ func TestMonitorsKilledAndFrozen(t *testing.T) {
 				p.Breaker = 5
 				const boot = 2 * time.Second // longer than the persistence
 				d := b.serve(t, "w", p, func(Order) Result {
-					time.AfterFunc(boot, func() { b.say(t, Record{Worker: "w", State: Processing}) })
+					b.beat(t, boot, Record{Worker: "w", State: Processing})
 					return Result{Done, "restarted"}
 				})
 				b.say(t, Record{Worker: "w", State: Processing})
