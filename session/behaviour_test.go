@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -345,5 +346,27 @@ func TestConfig(t *testing.T) {
 	}
 	if _, err := New(Config{Mesh: "m", RID: "n1"}); err == nil || !strings.Contains(err.Error(), "session: Lifecycle is required") {
 		t.Error(err)
+	}
+}
+
+// TestEveryActorIsTold: the end of a session is told at once to each of the Actors to which it is bound, at every node.
+func TestEveryActorIsTold(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	never := heartbeat(10 * time.Minute) // no comparison in the time of the test
+	n1, n2, n3 := b.node("n1", never), b.node("n2", never), b.node("n3", never)
+	l := n1.dial("ann")
+	const actors = 3 * farewells
+	for i := range actors {
+		ref := []*node{n1, n2, n3}[i%3].actor(fmt.Sprint("actor", i))
+		if g := l.bind(ref.String()); g.Type != frame.OK {
+			t.Fatal(g)
+		}
+	}
+	l.cut()
+	for i := range actors {
+		fabrictest.Eventually(t, long, fmt.Sprintf("Actor %d is told", i), func() bool {
+			return b.log.has(fmt.Sprint("actor", i), "unbound ann 1: disconnected") == 1
+		})
 	}
 }

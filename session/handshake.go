@@ -67,9 +67,9 @@ func (s *Service) greet(ctx context.Context, data []byte, hello Hello) (Identity
 	switch {
 	case err != nil:
 		return Identity{}, s.denied(ctx, "open session", err)
-	case len(who.Subject) > maxSubject || len(who.Data) > maxIdentityData:
-		s.log.Error("the authenticator's Identity is too large: Subject is at most 255 bytes, Data 4 KiB",
-			zap.Int("subject", len(who.Subject)), zap.Int("data", len(who.Data)))
+	case len(who.Subject) > maxSubject, len(who.Data) > maxIdentityData, hello.Transport == TransportNATS && len(who.Welcome) > s.mostPush():
+		s.log.Error("the authenticator's Identity is too large: Subject is at most 255 bytes, Data 4 KiB, Welcome what a NATS message may have",
+			zap.Int("subject", len(who.Subject)), zap.Int("data", len(who.Data)), zap.Int("welcome", len(who.Welcome)))
 		return Identity{}, refusal(outcome.InternalFailure, "the node's authenticator failed")
 	}
 	return who, nil

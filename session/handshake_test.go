@@ -126,11 +126,23 @@ func (n *node) status(t *testing.T, origin string) int {
 func TestHandshakeNATS(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	b.node("n1")
+	b.node("n1", func(s *settings) {
+		s.Authenticate = func(ctx context.Context, h Hello) (Identity, error) {
+			who, err := letIn(ctx, h)
+			if string(h.Credentials) == "large" {
+				who.Welcome = make([]byte, 1<<20)
+			}
+			return who, err
+		}
+	})
 	nc := b.connect(b.server.URL(), "client", nil)
 	defer nc.Close()
 	l, _ := b.dialNATS(b.server.URL(), "wrong")
 	if g := l.want(frame.Refused); g.Kind != outcome.Rejected.String() {
+		t.Fatal(g)
+	}
+	l, _ = b.dialNATS(b.server.URL(), "large") // a welcome that no NATS message holds
+	if g := l.want(frame.Refused); g.Kind != outcome.InternalFailure.String() {
 		t.Fatal(g)
 	}
 	sub, err := nc.SubscribeSync("fab.m.client.x")

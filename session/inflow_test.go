@@ -273,3 +273,26 @@ func TestOutboundBroken(t *testing.T) {
 		t.Fatal(failed)
 	}
 }
+
+// TestSlowPolicies: which push is dropped when there is no room, and that an answer takes the place of the oldest push.
+func TestSlowPolicies(t *testing.T) {
+	t.Parallel()
+	for policy, want := range map[SlowPolicy]string{CloseSlow: "[1 2 3]", DropNewest: "[2 3]", DropOldest: "[3 4]"} {
+		to := &sink{}
+		var carry func()
+		var stats counters
+		o := outbound{to: to, start: func(f func()) bool { carry = f; return true }, failed: func(error) {}, most: 3, bytes: 1000, slow: policy, stats: &stats}
+		for seq := uint64(1); seq <= 4; seq++ {
+			if ok := o.put(frame.Make(&frame.Header{Type: frame.Push, Seq: seq}, nil), true); ok != (policy != CloseSlow || seq < 4) {
+				t.Fatalf("%v: push %d: %v", policy, seq, ok)
+			}
+		}
+		if ok := o.put(frame.Make(&frame.Header{Type: frame.OK, ID: 1}, nil), false); ok != (policy != CloseSlow) {
+			t.Fatalf("%v: the answer: %v", policy, ok)
+		}
+		carry()
+		if got := fmt.Sprint(to.seqs()); got != want {
+			t.Errorf("%v: %s were carried, want %s", policy, got, want)
+		}
+	}
+}

@@ -35,7 +35,7 @@ type Identity struct {
 	// Data goes to these Actors too, and moves with them; up to 4 KiB.
 	Data []byte
 	// Welcome is for the client: the references of the Actors that it may bind to, for example. It travels with the
-	// welcome and is not kept.
+	// welcome and is not kept. To a NATS client it has at most what the server allows (max_payload), less 1 KiB.
 	Welcome []byte
 }
 
