@@ -279,7 +279,7 @@ func (s *Service) endInGap(ctx context.Context, o *object, generation uint64, wh
 		}
 		w, _ := wideOf(o)
 		if !s.awaitGap(ctx, s.rt.spotHere(w.spot)) {
-			return err
+			return late(ctx, err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,8 +109,11 @@ func (s *Service) changeWide(ctx context.Context, o *object, req joinRequest, jo
 			}
 			return s.leaveWide(ctx, o, m, spot, req.Actor)
 		})
-		if !errors.Is(err, errBusy) || !s.awaitGap(ctx, s.rt.find(kvlocation.KindActor, req.Actor.ID)) {
+		if !errors.Is(err, errBusy) {
 			return err
+		}
+		if !s.awaitGap(ctx, s.rt.find(kvlocation.KindActor, req.Actor.ID)) {
+			return late(ctx, err)
 		}
 	}
 }
@@ -126,6 +130,13 @@ func (s *Service) awaitGap(ctx context.Context, o *object) bool {
 		}
 	}
 	return ctx.Err() == nil
+}
+
+// late is the end of an operation whose time was over before a busy object came to a gap.
+func late(ctx context.Context, busy error) error {
+	var e *outcome.Error
+	errors.As(busy, &e)
+	return outcome.FromContext(ctx, e.Op, outcome.NotAccepted, e.Target, cmp.Or(e.Detail, errBusy.Error()))
 }
 
 // comeRequest asks an Actor's owner to move it to another node.
