@@ -392,7 +392,7 @@ func TestWarmRequestCosts(t *testing.T) {
 		}), nil
 	}}
 	a := m.node("a", types(echo))
-	b := m.node("b")
+	b := m.node("b", func(c *Config, _ *kvlocation.LeaseConfig) { c.RouteTTL = MaxRouteTTL }) // warm to the end of the test
 	must[ActorRef](t)(a.Actors().Create(m.ctx(), "echo", "x", nil))
 	ctx := m.ctx()
 	seen := b.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$JS.API.DIRECT.GET.KV_FABRIC_m_LOCATION.>", Times: -1, Action: fabrictest.Signal})
