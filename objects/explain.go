@@ -148,7 +148,8 @@ func (s *Service) explainMissing(ctx context.Context, x *Explanation, req Explai
 	}
 	class, typ := x.placementOf(req)
 	if _, err := s.choose("explain", class, typ, kvlocation.ObjectKey{Kind: req.Kind, ID: req.ID}, ""); err != nil {
-		x.fail(outcome.KindOf(err), "FO-2.1", plain(err).Error())
+		e := plainCreate(err)
+		x.fail(e.Kind, "FO-2.1", e.Detail)
 		return
 	}
 	x.Placement = s.aliveCandidates(ctx, class, typ, req.ID)

@@ -250,9 +250,9 @@ func (s *Service) ownsAny(ctx context.Context, req ReleaseRequest, filter kvloca
 	}
 }
 
-// livesUntil says until when an owner holds its lease at least.
+// livesUntil says until when an owner holds its lease at most.
 func livesUntil(st kvlocation.LeaseState) string {
-	return "its owner lives until " + st.Renewed.Add(st.TTL).UTC().Format(time.RFC3339) + " at least"
+	return "its owner lives until " + st.Renewed.Add(st.TTL).UTC().Format(time.RFC3339) + " at most, if its lease is not renewed"
 }
 
 // logRelease tells of a release that changed something.
