@@ -361,3 +361,39 @@ func TestClientBackoff(t *testing.T) {
 		}
 	}
 }
+
+// TestClientLateBind: the answer to a bind comes when its caller has given up. The Actor is let go.
+func TestClientLateBind(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	n1, n2 := b.node("n1"), b.node("n2")
+	n2.actor("alice")
+	p := fabrictest.NewProxy(t, n1.web.Listener.Addr().String())
+	c := b.client(nil, client.Config{URLs: []string{"ws" + strings.TrimPrefix(p.URL(), "nats")}, RequestTimeout: long})
+	busy, hold := make(chan struct{}), make(chan struct{})
+	turn := func(context.Context, *objects.Request) (objects.Reply, error) {
+		close(busy)
+		<-hold
+		return objects.Reply{}, nil
+	}
+	b.log.onTurn.Store(&turn)
+	go func() { _, _ = n2.objs.Actors().Request(b.ctx(), "alice", nil) }()
+	<-busy
+	b.log.onTurn.Store(nil)
+	ctx, cancel := context.WithCancel(b.ctx())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.Bind(ctx, "actor/alice")
+		failed <- err
+	}()
+	fabrictest.Eventually(t, long, "the bind waits for its turn", func() bool { return n2.stats.turns.Load() == 1 })
+	p.Apply(fabrictest.Hang)
+	close(hold)
+	fabrictest.Eventually(t, long, "the Actor is bound", func() bool { return b.log.has("alice", "bound ann 1") == 1 })
+	cancel()
+	if err := <-failed; outcome.AcceptanceOf(err) != outcome.Unknown {
+		t.Fatal(err)
+	}
+	p.Heal()
+	fabrictest.Eventually(t, long, "the Actor is let go", func() bool { return b.log.has("alice", "unbound ann 1: unbound") == 1 })
+}

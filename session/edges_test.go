@@ -430,3 +430,56 @@ func TestRebindGoesAround(t *testing.T) {
 		return err == nil
 	})
 }
+
+// TestUnbindBehindAMove: the client has unbound, and its word has not reached the Actor yet, which has moved. Its new node, which
+// tells where it is and brings a push meanwhile, does not take the session for over: the Actor hears why the binding ended.
+func TestUnbindBehindAMove(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	n1, n2, n3 := b.node("n1"), b.node("n2"), b.node("n3")
+	n2.actor("alice")
+	l := n1.dial("ann")
+	bound := l.bind("actor/alice")
+	capturing, goOn := make(chan struct{}), make(chan struct{})
+	waits := func() error {
+		close(capturing)
+		<-goOn
+		return nil
+	}
+	b.log.onCapture.Store(&waits)
+	moved := make(chan struct{})
+	go func() {
+		defer close(moved)
+		n2.move("alice", n3)
+	}()
+	<-capturing
+	held := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.node.n3.*.ses.unbind.alice", Action: fabrictest.HoldAlone})
+	id := l.ask(frame.Unbind, bound.Token, "")
+	fabrictest.Eventually(t, long, "the unbind waits", func() bool { return n2.stats.turns.Load() == 1 })
+	close(goOn)
+	<-moved
+	<-held.Reached()
+	fabrictest.Eventually(t, long, "the session's node knows of the move", func() bool {
+		n3.tellers.mu.Lock()
+		defer n3.tellers.mu.Unlock()
+		return len(n3.tellers.by) == 0
+	})
+	its := n3.bound.get(bound.Token)
+	for range 2 {
+		if _, err := n3.objs.Actors().Request(b.ctx(), "alice", []byte("push 1")); err != nil {
+			t.Fatal(err)
+		}
+		fabrictest.Eventually(t, long, "the push is brought", func() bool {
+			its.mu.Lock()
+			defer its.mu.Unlock()
+			return !its.busy
+		})
+	}
+	held.Release()
+	if g := l.want(frame.OK); g.ID != id {
+		t.Fatal(g)
+	}
+	if b.log.has("alice", "unbound ann 1: unbound") != 1 || n3.Stats().Bound != 0 {
+		t.Fatal(b.log.of("alice"))
+	}
+}

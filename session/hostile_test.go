@@ -280,3 +280,20 @@ func TestReplySubjectOfTheStore(t *testing.T) {
 		t.Fatalf("%d answers went to the record, %d sessions are open (%v)", got, n.Stats().Opened, err)
 	}
 }
+
+// TestOtherTransport: a session is spoken to over the connection on which it was opened: its ID is worth nothing over NATS.
+func TestOtherTransport(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	n := b.node("n1")
+	l := n.dial("ann")
+	nc := b.connect(b.server.URL(), "client", nil)
+	defer nc.Close()
+	m, err := nc.Request(n.router.RunSubject(n.rid, n.here.lifecycle, serviceName, verbIn+"."+l.hello.Session), []byte("{\"t\":\"bye\"}\n"), long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := outcome.FromHeaders(m.Header, "", ""); e == nil || e.Kind != outcome.NotFound || n.Stats().Sessions != 1 {
+		t.Fatal(m.Header, n.Stats())
+	}
+}

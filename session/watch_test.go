@@ -2,11 +2,13 @@ package session
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"natsfabric/fabrictest"
+	"natsfabric/kvlocation"
 	"natsfabric/outcome"
 	"natsfabric/session/internal/frame"
 )
@@ -52,6 +54,30 @@ func TestSilentStore(t *testing.T) {
 		})
 		if n := asked.Load(); n > c.atMost || n < min(c.atMost, 64) {
 			t.Errorf("%v: %d were looked after, want at most %d", c.err, n, c.atMost)
+		}
+	}
+}
+
+// TestIsGone: a process run is gone when nobody holds its lease, or a later run does; while the store does not answer nothing is
+// concluded.
+func TestIsGone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		lease kvlocation.LeaseState
+		err   error
+		want  bool
+	}{
+		{kvlocation.LeaseState{Live: true, Lifecycle: 7}, nil, false},
+		{kvlocation.LeaseState{Live: true, Lifecycle: 8}, nil, true},
+		{kvlocation.LeaseState{}, nil, true},
+		{kvlocation.LeaseState{}, errors.New("silent"), false},
+	} {
+		s := &Service{here: run{"n1", 1}, cfg: Config{LeaseOf: func(context.Context, string) (kvlocation.LeaseState, error) { return c.lease, c.err }}}
+		if got := s.isGone(t.Context(), run{"n2", 7}); got != c.want {
+			t.Errorf("%+v, %v: %v", c.lease, c.err, got)
+		}
+		if s.isGone(t.Context(), s.here) {
+			t.Error("this run takes itself for gone")
 		}
 	}
 }

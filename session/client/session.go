@@ -251,7 +251,8 @@ func (s *session) restLocked() {
 	}
 }
 
-// answer ends a request; late answers change nothing. It keeps neither h nor data.
+// answer ends a request. A late answer changes nothing, but that a binding which nobody has is let go. It keeps neither h
+// nor data.
 func (s *session) answer(id uint64, h *frame.Header, data []byte, err *outcome.Error) {
 	s.mu.Lock()
 	k := s.waiting[id]
@@ -260,8 +261,14 @@ func (s *session) answer(id uint64, h *frame.Header, data []byte, err *outcome.E
 	if k != nil && err == nil && k.bind != nil {
 		s.by[h.Token] = k.bind // before the first push is read
 	}
+	unwanted := k == nil && err == nil && h.Ref != "" && s.by[h.Token] == nil
 	s.mu.Unlock()
-	if k == nil {
+	switch {
+	case unwanted: // a bind whose caller has given up
+		ref, token := h.Ref, h.Token
+		s.c.wg.Go(func() { _ = s.unbind(s.c.ctx, ref, token) }) // it ends with the session at the latest
+		return
+	case k == nil:
 		return
 	}
 	switch {

@@ -246,7 +246,9 @@ class Session {
       case "refused": return this.#end(new FabricError(h.kind, "NotAccepted", h.text, true));
       case "bye": return this.#end(new FabricError(h.kind, "Unknown", h.text, true));
       case "ping": return this.#send({ t: "pong" });
-      case "ok": return this.#answer(h.id, (w) => { w.taken?.(h); w.resolve(Object.assign(new Payload(data), { header: h })); });
+      case "ok":
+        if (h.ref && !this.#waiting.has(h.id) && !binding) this.request({ t: "unbind", b: h.b }).catch(() => {}); // a bind that was given up
+        return this.#answer(h.id, (w) => { w.taken?.(h); w.resolve(Object.assign(new Payload(data), { header: h })); });
       case "err": return this.#answer(h.id, (w) => w.reject(new FabricError(h.kind, h.acc, h.text ?? "", h.remote ?? false)));
       case "push": return binding?._push(Object.assign(new Payload(data), { seq: h.s, owner: h.g }));
       case "moved":
