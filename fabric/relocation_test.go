@@ -240,6 +240,7 @@ func TestWaves(t *testing.T) {
 	if reply, err := b.Actors().Request(ctx, ref.ID, []byte("s:1")); err != nil || string(reply.Data) != "1" {
 		t.Errorf("what stayed answers %q, %v", reply.Data, err)
 	}
+	awaitMember(t, b, "a", kvlocation.StateServing)
 	if _, err := b.Actors().Create(ctx, "tally", "y", nil, objects.AtNode("a")); err != nil {
 		t.Errorf("a new object at the node that serves again: %v", err)
 	}

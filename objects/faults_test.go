@@ -171,7 +171,7 @@ func TestNoAnswerAtTheDeadline(t *testing.T) {
 	// A caller that hears whatever is said to it, however late.
 	nc := m.connect(m.server.URL(), "caller", nil)
 	defer nc.Close()
-	const inbox = "fab.m.test.reply"
+	const inbox = "fab.m.client.test"
 	answers, err := nc.SubscribeSync(inbox + ".>")
 	if err != nil {
 		t.Fatal(err)
