@@ -264,14 +264,13 @@ const (
 )
 
 // patiently puts a question to the JetStream API until the answer is definite, for as long as ctx allows and 30 s at
-// most. While JetStream, or the stream that is asked about, elects a leader, no answer comes, or one that says so; while the
-// servers of a cluster find each other, one that says that they are offline.
+// most. While JetStream, or the stream that is asked about, elects a leader, no answer comes, or one that says so.
 func patiently[T any](ctx context.Context, nc *nats.Conn, ask func(context.Context) (T, error)) (T, error) {
-	return patientlyEach(ctx, nc, func(try int) time.Duration { return min(firstAsk<<min(try, 8), DefaultAttemptTimeout) }, ask)
+	return patientlyEach(ctx, nc, func(try int) time.Duration { return min(firstAsk<<min(try, 8), DefaultAttemptTimeout) }, leaderless, ask)
 }
 
-// patientlyEach is patiently with so much time for each attempt.
-func patientlyEach[T any](ctx context.Context, nc *nats.Conn, attempt func(try int) time.Duration, ask func(context.Context) (T, error)) (T, error) {
+// patientlyEach is patiently with so much time for each attempt. What passes by itself is asked again, too.
+func patientlyEach[T any](ctx context.Context, nc *nats.Conn, attempt func(try int) time.Duration, passes func(error) bool, ask func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, DefaultTimeout)
 	defer cancel()
 	var said error // by the servers, before an attempt that nobody answered
@@ -280,7 +279,7 @@ func patientlyEach[T any](ctx context.Context, nc *nats.Conn, attempt func(try i
 		v, err := ask(actx)
 		cancel()
 		switch {
-		case leaderless(err), forming(err):
+		case passes(err):
 			said = err
 		case err == nil || !unanswered(err) || forbidden(nc) != nil:
 			return v, err
@@ -314,7 +313,7 @@ func (s Setup) bucket(ctx context.Context, nc *nats.Conn, js jetstream.JetStream
 	info, err := patiently(ctx, nc, func(ctx context.Context) (*jetstream.StreamInfo, error) { return streamInfo(ctx, js, want.Name) })
 	// Making a stream, and writing into its settings what stands there already, may be asked for again.
 	change := func(ask func(context.Context) (*jetstream.StreamInfo, error)) (*jetstream.StreamInfo, error) {
-		return patientlyEach(ctx, nc, func(int) time.Duration { return setupTimeout }, ask)
+		return patientlyEach(ctx, nc, func(int) time.Duration { return setupTimeout }, func(err error) bool { return leaderless(err) || s.forming(nc, err) }, ask)
 	}
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound) && !create:

@@ -106,12 +106,12 @@ func leaderless(err error) bool {
 	return errors.As(err, &apiErr) && int(apiErr.ErrorCode) == codeNotAvailable
 }
 
-// forming reports the answer that servers are missing which are members of the cluster: the leader has not heard of them since
-// it began, as when all of them start at the same time. It says no such thing of replicas that the cluster never had servers for.
-func forming(err error) bool {
+// forming reports the answer that servers are missing while the servers of a cluster find each other, as when all of them start at
+// the same time: the leader has not heard of a member yet and calls it offline, or knows of fewer members than the connection.
+func (s Setup) forming(nc *nats.Conn, err error) bool {
 	var apiErr *jetstream.APIError
-	return errors.As(err, &apiErr) && int(apiErr.ErrorCode) == codeNoPeers &&
-		(strings.Contains(apiErr.Description, "peer offline") || strings.Contains(apiErr.Description, "miscellaneous issue"))
+	return errors.As(err, &apiErr) && int(apiErr.ErrorCode) == codeNoPeers && (len(nc.Servers()) >= s.Replicas ||
+		strings.Contains(apiErr.Description, "peer offline") || strings.Contains(apiErr.Description, "miscellaneous issue"))
 }
 
 // forbidden returns what the server said last, if that was that the user may not do something.
