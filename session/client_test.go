@@ -397,3 +397,25 @@ func TestClientLateBind(t *testing.T) {
 	p.Heal()
 	fabrictest.Eventually(t, long, "the Actor is let go", func() bool { return b.log.has("alice", "unbound ann 1: unbound") == 1 })
 }
+
+// TestIdleClients: who has nothing to say answers the node's pings.
+func TestIdleClients(t *testing.T) {
+	t.Parallel()
+	pinged := func(t *testing.T, n *node) {
+		t.Helper()
+		fabrictest.Eventually(t, long, "three pongs have come", func() bool { return n.Stats().Frames >= 3 })
+	}
+	eachClient(t, func(t *testing.T, urls func(*bed, ...*node) []string) {
+		b := newBed(t)
+		n := b.node("n1", heartbeat(500*time.Millisecond))
+		b.client(nil, client.Config{URLs: urls(b, n)})
+		pinged(t, n)
+	})
+	t.Run("javascript", func(t *testing.T) {
+		t.Parallel()
+		b := newBed(t)
+		n := b.node("n1", heartbeat(500*time.Millisecond))
+		b.script(n.ws()).want("connected n1 hello ann")
+		pinged(t, n)
+	})
+}

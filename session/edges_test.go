@@ -388,7 +388,7 @@ func TestFrozenOwner(t *testing.T) {
 	}
 }
 
-// TestRebindGoesAround: one of a client's Actors cannot be bound again for now. The others are.
+// TestRebindGoesAround: one of a client's Actors cannot be bound again yet. The others are.
 func TestRebindGoesAround(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
