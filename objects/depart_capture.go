@@ -143,7 +143,7 @@ func (d *Departure) takeWork(p *departing) (due map[*timer]bool) {
 	for list != nil {
 		e := list
 		list, e.next = e.next, nil
-		if e.word.Load()&envAccepted != 0 {
+		if e.isAccepted() {
 			taken.push(e)
 		} else {
 			o.box.push(e)
@@ -178,7 +178,7 @@ func (d *Departure) pack(o *object, w *work) (parcel, error) {
 		return parcel{timer: e.timer.name, data: e.data, oneWay: true}, nil
 	}
 	p, local := d.s.parcelOf(e)
-	if !local || e.oneWay || e.word.Load()&envState == envLeft {
+	if !local || e.oneWay || e.now()&envState == envLeft {
 		return p, nil
 	}
 	var err error

@@ -63,7 +63,7 @@ func (d *Departure) passOn(e *envelope, a *channels.Awaited, o *object) {
 	key, reg, generation := o.key(), o.reg, o.generation.Load()
 	finish := func(reply Reply, err error) {
 		s.owed.add(-1)
-		switch accepted := e.word.Load()&envAccepted != 0; {
+		switch accepted := e.isAccepted(); {
 		case e.held != nil:
 			e.held.end(err)
 			e.release()

@@ -69,7 +69,7 @@ func (o *object) offerFirst(e *envelope) bool {
 		o.mu.Unlock()
 		return false
 	}
-	e.word.Store(e.word.Load() | envAccepted)
+	e.word |= envAccepted
 	o.box.putBack(e)
 	o.wakeLocked()
 	return true

@@ -74,7 +74,7 @@ const (
 // full mailbox of them is out of the caches by the time that it is read.
 type envelope struct {
 	next *envelope
-	word atomic.Uint32
+	word uint32 // changed by step, but by whoever has the envelope alone
 	size int32
 	kind mailKind
 	// oneWay: nobody waits for the reply.
@@ -104,6 +104,14 @@ type more struct {
 
 // noMore is that of all envelopes that have none of their own.
 var noMore more
+
+// now is the word as it is now.
+func (e *envelope) now() uint32 { return atomic.LoadUint32(&e.word) }
+
+func (e *envelope) isAccepted() bool { return e.now()&envAccepted != 0 }
+
+// step changes the word, unless somebody else has.
+func (e *envelope) step(from, to uint32) bool { return atomic.CompareAndSwapUint32(&e.word, from, to) }
 
 func newEnvelope() *envelope { return &envelope{more: &noMore} }
 
@@ -150,7 +158,7 @@ var envelopes = sync.Pool{New: func() any { return newEnvelope() }}
 func newOwn(kind mailKind) *envelope {
 	e := envelopes.Get().(*envelope)
 	e.kind, e.oneWay = kind, true
-	e.word.Store(envLeft)
+	e.word = envLeft
 	return e
 }
 
@@ -195,11 +203,11 @@ func (e *envelope) accept() bool {
 		e.own().held = nil // its sender has heard
 	}
 	for {
-		w := e.word.Load()
+		w := e.now()
 		if w&envState == envLeft && e.from == nil && !e.oneWay {
 			return false
 		}
-		if e.word.CompareAndSwap(w, w|envAccepted) {
+		if e.step(w, w|envAccepted) {
 			return true
 		}
 	}
@@ -225,11 +233,11 @@ func (e *envelope) publish() bool {
 		return !e.held.over.Load()
 	}
 	for {
-		w := e.word.Load()
+		w := e.now()
 		if w&envState == envLeft {
 			return e.from != nil
 		}
-		if e.word.CompareAndSwap(w, w|envPublished) {
+		if e.step(w, w|envPublished) {
 			return true
 		}
 	}
@@ -297,12 +305,12 @@ func (e *envelope) answer(reply Reply, err error) {
 		caller.reply, caller.err = reply, err
 	}
 	for {
-		w := e.word.Load()
+		w := e.now()
 		if w&envState == envLeft {
 			e.release()
 			return
 		}
-		if e.word.CompareAndSwap(w, w|envEnded) {
+		if e.step(w, w|envEnded) {
 			caller.nudge()
 			return
 		}
@@ -367,7 +375,7 @@ func (m *mailbox) prepend(mail mailbox) {
 func (m *mailbox) insert(e *envelope) (place int) {
 	place = 1
 	last := (*envelope)(nil)
-	for at := m.head; at != nil && at.word.Load()&envAccepted != 0; last, at = at, at.next {
+	for at := m.head; at != nil && at.isAccepted(); last, at = at, at.next {
 		place++
 	}
 	if last == nil {
@@ -425,7 +433,7 @@ func (m *mailbox) takeAll() *envelope {
 func (m *mailbox) cutHeld() *envelope {
 	var last *envelope
 	for e := m.head; e != nil; last, e = e, e.next {
-		if e.word.Load()&envAccepted != 0 {
+		if e.isAccepted() {
 			continue
 		}
 		m.tail = last

@@ -91,6 +91,17 @@ func TestMailboxModel(t *testing.T) {
 					model = append([]*envelope{e}, model...)
 				}
 			},
+			"put before the rest": func(t *rapid.T) {
+				var front mailbox
+				var list []*envelope
+				for range rapid.IntRange(0, 3).Draw(t, "mail") {
+					e := &envelope{more: &noMore, kind: mailMessage, size: 1}
+					front.push(e)
+					list = append(list, e)
+				}
+				box.prepend(front)
+				model = append(list, model...)
+			},
 			"begin a notice": func(t *rapid.T) {
 				if box.recall(); len(model) > 0 {
 					if e := rapid.SampledFrom(model).Draw(t, "mail"); !e.unnoticed {
@@ -112,9 +123,9 @@ func TestMailboxModel(t *testing.T) {
 				accepted := rapid.IntRange(0, len(model)).Draw(t, "accepted")
 				box.recall()
 				for i, e := range model {
-					e.word.Store(envLeft)
+					e.word = envLeft
 					if i < accepted {
-						e.word.Store(envLeft | envAccepted)
+						e.word = envLeft | envAccepted
 					}
 				}
 				var stays, cut mailbox

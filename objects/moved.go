@@ -102,7 +102,7 @@ func (s *Service) mailOf(o *object, p parcel, accepted bool) *envelope {
 		e := newOwn(mailTimer)
 		e.own().timer = &timer{o: o, name: p.timer, data: p.data, state: timerDue, due: tick()}
 		e.data = p.data
-		e.word.Store(envLeft | envAccepted)
+		e.word = envLeft | envAccepted
 		return e
 	}
 	e := newRemote(&movedMail{s: s, key: o.key(), p: p})
@@ -111,7 +111,7 @@ func (s *Service) mailOf(o *object, p parcel, accepted bool) *envelope {
 		e.own().about = &about{broadcast: p.broadcast, mark: p.mark}
 	}
 	if accepted {
-		e.word.Store(envLeft | envAccepted)
+		e.word = envLeft | envAccepted
 	}
 	return e
 }

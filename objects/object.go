@@ -73,6 +73,8 @@ func (s objectState) holds() bool { return s != objectOpen && s != objectClosed 
 //
 // Locks: mu is held for a few instructions, never while anything is called that may block or is the user's own.
 type object struct {
+	// What everybody reads and hardly anybody writes stands in a cache line of its own; so does what senders and the worker
+	// hand to each other, and what only the worker writes at each turn.
 	rt  *runtime
 	reg *regType
 	id  string
@@ -81,37 +83,36 @@ type object struct {
 	same *object
 	// shard is where the object's turns are counted.
 	shard uint8
-
-	generation      atomic.Uint64
-	ownerGeneration atomic.Uint64
-	// inst is written before the object opens.
-	inst Object
-	// side is nil for most objects.
-	side atomic.Pointer[side]
-	// m is the membership of a Spot, or of an Actor; it belongs to membership.go.
-	m atomic.Pointer[membership]
+	// activated belongs to the worker that has the object.
+	activated  bool
+	generation atomic.Uint64
 
 	mu    sync.Mutex
 	state objectState
 	// busy: the object stands in the run queue or a worker has it. Invariant: an open object is
 	// busy while its oldest mail may run.
-	busy  bool
-	cause error   // why it is closed: what its accepted mail gets
-	idle  instant // when it became idle; 0 before its first turn
-	box   mailbox
+	busy bool
+	box  mailbox
 
+	since atomic.Int64 // instant: when the last turn began; 0 while no worker has the object
+	// lease is the lease generation under which the object was adopted last: written by the worker that has it, which
+	// turn belongs to.
+	lease atomic.Uint64
+	turn  *turn
+	// inst is written before the object opens.
+	inst Object
 	// closing is why its end was asked for; nil while it was not.
 	closing atomic.Pointer[CloseReason]
+	queued  *object // the next one in the run queue; guarded by scheduler.mu
+	idle    instant // when it became idle; 0 before its first turn; guarded by mu
 
-	// lease is the lease generation under which the object was adopted last: written by the worker that has it, which
-	// turn and activated belong to.
-	lease     atomic.Uint64
-	turn      *turn
-	activated bool
-
-	since  atomic.Int64 // instant: when the last turn began; 0 while no worker has the object
-	queued *object      // the next one in the run queue; guarded by scheduler.mu
-	timers *timers      // nil without any; guarded by clock.mu
+	ownerGeneration atomic.Uint64
+	// side is nil for most objects.
+	side atomic.Pointer[side]
+	// m is the membership of a Spot, or of an Actor; it belongs to membership.go.
+	m      atomic.Pointer[membership]
+	cause  error   // why it is closed: what its accepted mail gets; guarded by mu
+	timers *timers // nil without any; guarded by clock.mu
 }
 
 // newObject returns an object that is being created. It has no instance; it holds its mail until open or abort.
@@ -241,7 +242,7 @@ func (o *object) commitLocked(e *envelope) (h *hold) {
 
 // acceptLocked accepts and queues e, and unlocks. serve: the object is sealed, and takes it all the same.
 func (o *object) acceptLocked(e *envelope, serve bool) {
-	e.word.Store(e.word.Load() | envAccepted) // nobody else has it yet
+	e.word |= envAccepted // nobody else has it yet
 	o.countAccepted(e)
 	queue := o.box.push
 	if serve {

@@ -19,6 +19,9 @@ import (
 // other.
 const shards = 64
 
+// recents is how many objects are found without a lock; a multiple of shards.
+const recents = 16 * shards
+
 // regType is a Type that is registered at this node.
 type regType struct {
 	Type
@@ -26,6 +29,7 @@ type regType struct {
 	// handle is Middleware around the instance's Handle; nil when there is no middleware.
 	handle Handler
 	owned  atomic.Int64 // slots that are taken
+	_      [64]byte     // senders write the first counter, and workers read what stands before it
 	counts [countShards]typeCounts
 }
 
@@ -69,6 +73,9 @@ type runtime struct {
 
 	seed  maphash.Seed
 	parts [shards]part
+	// recent has objects that were found last, at the hash of their IDs. It is written with their part's lock held, so what is
+	// forgotten does not come back.
+	recent [recents]atomic.Pointer[object]
 
 	sched     *scheduler
 	clock     *clock
@@ -158,12 +165,19 @@ func (rt *runtime) place(kind kvlocation.ObjectKind, id string) (p *part, k int,
 // find returns the object that this node owns or is creating; nil when there is none.
 func (rt *runtime) find(kind kvlocation.ObjectKind, id string) *object {
 	p, k, hash := rt.place(kind, id)
+	recent := &rt.recent[hash%recents]
+	if o := recent.Load(); o != nil && o.id == id && o.reg.kind == kind {
+		return o
+	}
 	p.mu.RLock()
+	defer p.mu.RUnlock()
 	o := p.kinds[k][hash]
 	for o != nil && o.id != id {
 		o = o.same
 	}
-	p.mu.RUnlock()
+	if o != nil {
+		recent.Store(o)
+	}
 	return o
 }
 
@@ -188,6 +202,7 @@ func (rt *runtime) forget(o *object) {
 	p, k, hash := rt.place(o.reg.kind, o.id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	rt.recent[hash%recents].CompareAndSwap(o, nil)
 	first := p.kinds[k][hash]
 	if first == o {
 		if o.same == nil {
@@ -361,7 +376,7 @@ func (rt *runtime) remove(o *object, cause, held error) bool {
 	for e := list; e != nil; {
 		next := e.next
 		e.next = nil
-		if e.word.Load()&envAccepted != 0 {
+		if e.isAccepted() {
 			o.end(e, cause)
 		} else {
 			o.endHeld(e, held)

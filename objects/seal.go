@@ -248,7 +248,7 @@ func (o *object) beginSeal(u *unitSeal) (*seal, error) {
 func (o *object) dueLocked(u *unitSeal) (due int) {
 	place := 0
 	o.box.recall()
-	for e := o.box.head; e != nil && e.word.Load()&envAccepted != 0; e = e.next {
+	for e := o.box.head; e != nil && e.isAccepted(); e = e.next {
 		place++
 		if e.kind == mailMessage && !e.oneWay && e.chain != nil && u.waits(e.chain) {
 			due = place
@@ -283,7 +283,7 @@ func (o *object) servesLocked(e *envelope) bool {
 // put on the list refused.
 func (o *object) nextLocked(refused **envelope) *envelope {
 	for sl := o.side.Load().seal; sl.serving > 0; {
-		if head := o.box.head; head == nil || head.word.Load()&envAccepted == 0 {
+		if head := o.box.head; head == nil || !head.isAccepted() {
 			sl.serving = 0 // the rest has ended otherwise
 			return nil
 		}

@@ -50,9 +50,9 @@ func (e *envelope) fill(c *chain, data []byte, h nats.Header, oneWay bool) {
 		e.own().header = h
 	}
 	if oneWay {
-		e.word.Store(envLeft)
+		e.word = envLeft
 	} else {
-		e.word.Store(envWaiting)
+		e.word = envWaiting
 	}
 }
 
@@ -83,7 +83,7 @@ func newRemote(from origin) *envelope {
 	m, h := e.own(), from.Header()
 	m.from, e.data, e.oneWay = from, from.Data(), from.OneWay()
 	e.size = sizeOf(e.data, h)
-	e.word.Store(envLeft)
+	e.word = envLeft
 	if at, ok := from.LocalDeadline(); ok {
 		m.deadline = max(1, tick().add(time.Until(at)))
 	}
@@ -142,15 +142,15 @@ func (rt *runtime) wait(ctx context.Context, key kvlocation.ObjectKey, e *envelo
 			case <-done:
 			}
 		}
-		word := e.word.Load()
+		word := e.now()
 		for word&envState == envWaiting {
 			if ctx.Err() == nil && !w.overdue() {
 				break
 			}
-			if e.word.CompareAndSwap(word, word|envLeft) {
+			if e.step(word, word|envLeft) {
 				return Reply{}, leftError(ctx, op, key, c, acceptanceOf(word))
 			}
-			word = e.word.Load()
+			word = e.now()
 		}
 		if word&envState == envEnded {
 			reply, err := w.reply, w.err
