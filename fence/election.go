@@ -210,13 +210,6 @@ func change(ctx context.Context, limit time.Duration, sh *kvlocation.Shared, nam
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	e, err := sh.Update(ctx, at.at, value, 0)
-	for {
-		var pending *kvlocation.SharedPending
-		if !errors.As(err, &pending) || ctx.Err() != nil {
-			break
-		}
-		e, err = sh.Resolve(ctx, pending)
-	}
 	switch {
 	case errors.Is(err, kvlocation.ErrConflict):
 		return at, errLost

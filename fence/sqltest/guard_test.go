@@ -337,7 +337,7 @@ func TestRowThatIsMissing(t *testing.T) {
 		if err := rows.Update(context.Background(), db, []any{7}, status("PAID")); !errors.Is(err, outcome.InvalidOperation) {
 			t.Fatalf("a write without a token got %v", err)
 		}
-		for _, c := range []sqlguard.Column{{Name: `status" = 'x' --`, Value: 1}, {Name: "fence_token", Value: "z"}, {Name: "id", Value: 9}} {
+		for _, c := range []sqlguard.Column{{Name: `status" = 'x' --`, Value: 1}, {Name: "fence_token", Value: "z"}, {Name: "fence_source", Value: "z"}, {Name: "id", Value: 9}} {
 			if err := rows.Update(with(t, token(1)), db, []any{7}, c); !errors.Is(err, outcome.InvalidOperation) {
 				t.Fatalf("column %q got %v", c.Name, err)
 			}
