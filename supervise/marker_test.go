@@ -31,6 +31,11 @@ func TestMarkersEnd(t *testing.T) {
 			t.Errorf("a wrong %s got %v", field, err)
 		}
 	}
+	for _, until := range []time.Time{now.Add(-time.Second), now.Add(MaxMaintenance + time.Hour)} {
+		if err := SetControl(ctx, b.sh, Control{Mode: Paused, By: "test", Reason: "test", Until: until}); !errors.Is(err, outcome.InvalidOperation) {
+			t.Errorf("a pause until %v got %v", until, err)
+		}
+	}
 	other := openStore(t, connect(t, b.url), "other").Shared(kvlocation.BucketSupervise)
 	for _, sh := range []*kvlocation.Shared{b.sh, other, b.sh} { // who writes last wins
 		if err := PutMarker(ctx, sh, good); err != nil {
