@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ func TestTakenInAdvance(t *testing.T) {
 		after  func(t *testing.T, h *host, o *object, j *journal)
 		want   []string
 		goexit bool
+		in     string // which turn it happens in; "first" if empty
 	}{
 		"nothing happens": {want: all},
 		"the mailbox is full": {want: append(slices.Clone(all), "d"), during: func(t *testing.T, h *host, o *object, _ *journal) {
@@ -31,6 +33,14 @@ func TestTakenInAdvance(t *testing.T) {
 			if n, bytes := o.waiting(); n != 4 || bytes != 4 {
 				t.Errorf("%d messages of %d bytes wait", n, bytes)
 			}
+		}},
+		"the mailbox is full, but for what has begun": {in: "a", want: append(slices.Clone(all), "d", "e"), during: func(t *testing.T, h *host, o *object, _ *journal) {
+			for _, data := range []string{"d", "e"} { // a counts no more
+				if err := h.send(o, data); err != nil {
+					t.Error(err)
+				}
+			}
+			wantOutcome(t, h.send(o, "f"), outcome.CapacityExceeded, outcome.NotAccepted)
 		}},
 		"a turn goes first": {want: []string{"first", "the other turn", "a", "b", "c"}, during: func(t *testing.T, _ *host, o *object, j *journal) {
 			e := newOwn(mailFramework)
@@ -91,6 +101,7 @@ func TestTakenInAdvance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, 1, Type{Name: "t", Mailbox: 4})
+			in := cmp.Or(c.in, "first")
 			j := &journal{}
 			begun, gate := make(chan string), make(chan struct{})
 			o := h.object(t, "o", HandlerFunc(func(_ context.Context, req *Request) (Reply, error) {
@@ -98,7 +109,7 @@ func TestTakenInAdvance(t *testing.T) {
 				if data != "hold" {
 					j.note(data)
 				}
-				if data == "hold" || data == "first" {
+				if data == "hold" || data == in {
 					begun <- data
 					<-gate
 				}

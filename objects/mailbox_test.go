@@ -56,6 +56,7 @@ func TestMailboxModel(t *testing.T) {
 			},
 			"take in advance": func(t *rapid.T) {
 				box.recall()
+				begun, begunBytes = 0, 0
 				box.takeAhead(&worker)
 			},
 			"begin with one of those": func(t *rapid.T) {
