@@ -154,16 +154,17 @@ func TestFactoryFailures(t *testing.T) {
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
 	var runs atomic.Int64
-	bad := func(name string, made Factory) []Type {
+	bad := func(name string, made Factory, timeout time.Duration) []Type {
 		f := func(ctx context.Context, self *Self, input []byte) (Object, error) {
 			runs.Add(1)
 			return made(ctx, self, input)
 		}
 		return []Type{
-			{Name: name, Class: kvlocation.ClassActor, New: f, CreateTimeout: 400 * time.Millisecond},
-			{Name: name, Class: kvlocation.ClassInstanceSpot, New: f, CreateTimeout: 400 * time.Millisecond},
+			{Name: name, Class: kvlocation.ClassActor, New: f, CreateTimeout: timeout},
+			{Name: name, Class: kvlocation.ClassInstanceSpot, New: f, CreateTimeout: timeout},
 		}
 	}
+	const stuckFor = 2 * time.Second // which the record's first write has to come before
 	var all []Type
 	cases := []struct {
 		name  string
@@ -180,10 +181,14 @@ func TestFactoryFailures(t *testing.T) {
 		}},
 		{"panic", outcome.InternalFailure, "oh dear", func(context.Context, *Self, []byte) (Object, error) { panic("oh dear") }},
 		{"nothing", outcome.InternalFailure, "no object", func(context.Context, *Self, []byte) (Object, error) { return nil, nil }},
-		{"stuck", outcome.InternalFailure, "400ms", func(context.Context, *Self, []byte) (Object, error) { <-release; return HandlerFunc(nil), nil }},
+		{"stuck", outcome.InternalFailure, stuckFor.String(), func(context.Context, *Self, []byte) (Object, error) { <-release; return HandlerFunc(nil), nil }},
 	}
 	for _, c := range cases {
-		all = append(all, bad(c.name, c.f)...)
+		timeout := time.Duration(0)
+		if c.name == "stuck" {
+			timeout = stuckFor
+		}
+		all = append(all, bad(c.name, c.f, timeout)...)
 	}
 	a, b := m.node("a", types(all...)), m.node("b", types(all...))
 	client := m.client()
