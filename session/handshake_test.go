@@ -194,3 +194,39 @@ func TestAuthorize(t *testing.T) {
 		t.Fatal(g)
 	}
 }
+
+// TestHandshakesAtOnce: who connects and says nothing takes a place that others wait for, and gives it back.
+func TestHandshakesAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	n := b.node("n1", func(s *settings) { s.HandshakeTimeout = long })
+	var silent []*websocket.Conn
+	for range maxHandshakes {
+		conn, _, err := websocket.Dial(t.Context(), n.ws(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, conn)
+	}
+	if got := n.status(t, ""); got != http.StatusServiceUnavailable {
+		t.Fatal(got)
+	}
+	for _, conn := range silent {
+		_ = conn.CloseNow()
+	}
+	fabrictest.Eventually(t, long, "there is room again", func() bool { return n.status(t, "") == http.StatusSwitchingProtocols })
+}
+
+// TestLastPlace: a session is not opened when another one has taken the last place since the handshake began.
+func TestLastPlace(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	n := b.node("n1", func(s *settings) { s.MaxSessions = 1 })
+	nowhere := func(string) string { return "" }
+	if _, e := n.open(&sink{}, Identity{}, nowhere); e != nil {
+		t.Fatal(e)
+	}
+	if _, e := n.open(&sink{}, Identity{}, nowhere); e == nil || e.Kind != outcome.Unavailable {
+		t.Fatal(e)
+	}
+}

@@ -111,19 +111,22 @@ func (s *Service) serveWebSocket(rw http.ResponseWriter, req *http.Request) {
 }
 
 // readFirst reads the first frame. When ctx ends first the connection stays usable, so that the client can be told.
-func (s *Service) readFirst(ctx context.Context, ws webSocket) (data []byte, err error) {
-	done := make(chan struct{})
+func (s *Service) readFirst(ctx context.Context, ws webSocket) ([]byte, error) {
+	type first struct {
+		data []byte
+		err  error
+	}
+	read := make(chan first, 1)
 	started := s.spawn(func() {
-		defer close(done)
-		data, err = ws.Read()
-		data = bytes.Clone(data) // the authenticator may keep what it sees
+		data, err := ws.Read()
+		read <- first{bytes.Clone(data), err} // the authenticator may keep what it sees
 	})
 	if !started {
 		return nil, errDraining
 	}
 	select {
-	case <-done:
-		return data, err
+	case f := <-read:
+		return f.data, f.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
