@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"natsfabric/outcome"
@@ -218,26 +219,41 @@ func TestRaiseWaitsForTheWriteThatRuns(t *testing.T) {
 
 // What is lost while a write waits for the guard is lost when its turn comes.
 func TestOwnershipIsAskedAfterTheWaiting(t *testing.T) {
-	g := NewGuard("file", "")
-	inside, release, first, second := make(chan struct{}), make(chan struct{}), make(chan error, 1), make(chan error, 1)
-	ctx, h := holding(t, at(1))
-	go func() { first <- g.Do(ctx, func() error { close(inside); <-release; return nil }) }()
-	<-inside
-	go func() { second <- g.Do(ctx, func() error { t.Error("called"); return nil }) }()
-	h.fail(errors.New("the lease ended"))
-	close(release)
-	if err := <-first; err != nil {
-		t.Fatal(err)
-	}
-	var stale *StaleError
-	if err := <-second; !errors.As(err, &stale) || stale.StoppedBy != ByLease {
-		t.Fatalf("the waiting write ended with %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGuard("file", "")
+		inside, release, first, second := make(chan struct{}), make(chan struct{}), make(chan error, 1), make(chan error, 1)
+		ctx, h := holding(t, at(1))
+		go func() { first <- g.Do(ctx, func() error { close(inside); <-release; return nil }) }()
+		<-inside
+		go func() { second <- g.Do(ctx, func() error { t.Error("called"); return nil }) }()
+		synctest.Wait() // it waits
+		h.fail(errors.New("the lease ended"))
+		close(release)
+		if err := <-first; err != nil {
+			t.Fatal(err)
+		}
+		var stale *StaleError
+		if err := <-second; !errors.As(err, &stale) || stale.StoppedBy != ByLease {
+			t.Fatalf("the waiting write ended with %v", err)
+		}
 
-	ended, cancel := context.WithCancel(NewContext(context.Background(), &holder{token: at(1)}))
-	cancel()
-	if err := g.Do(ended, func() error { t.Error("called"); return nil }); !errors.Is(err, context.Canceled) || !errors.Is(err, outcome.NotAccepted) {
-		t.Fatalf("a write under an ended context ended with %v", err)
+		ended, cancel := context.WithCancel(NewContext(context.Background(), &holder{token: at(1)}))
+		cancel()
+		if err := g.Do(ended, func() error { t.Error("called"); return nil }); !errors.Is(err, context.Canceled) || !errors.Is(err, outcome.NotAccepted) {
+			t.Fatalf("a write under an ended context ended with %v", err)
+		}
+	})
+}
+
+// A guard that was made for a source takes no token of another one, not even as the first.
+func TestGuardOfOneSource(t *testing.T) {
+	g := NewGuard("file", "m/actor/b")
+	var other *SourceError
+	if err := g.RaiseToken(t.Context(), at(1)); !errors.As(err, &other) || other.Bound != "m/actor/b" {
+		t.Fatalf("a token of another source got %v", err)
+	}
+	if seen, ok := g.Highest(); ok || g.Stats().OtherSource != 1 {
+		t.Fatalf("it has seen %s, %+v", seen, g.Stats())
 	}
 }
 
