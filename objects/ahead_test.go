@@ -42,6 +42,11 @@ func TestTakenInAdvance(t *testing.T) {
 			}
 			wantOutcome(t, h.send(o, "f"), outcome.CapacityExceeded, outcome.NotAccepted)
 		}},
+		"one has begun": {in: "a", want: all, during: func(t *testing.T, _ *host, o *object, _ *journal) {
+			if n, bytes := o.waiting(); n != 2 || bytes != 2 {
+				t.Errorf("%d messages of %d bytes wait", n, bytes)
+			}
+		}},
 		"a turn goes first": {want: []string{"first", "the other turn", "a", "b", "c"}, during: func(t *testing.T, _ *host, o *object, j *journal) {
 			e := newOwn(mailFramework)
 			e.own().run = func(context.Context) error { j.note("the other turn"); return nil }

@@ -68,8 +68,8 @@ func TestMailboxModel(t *testing.T) {
 					}
 					return
 				}
-				if e != model[0] || e.next != nil {
-					t.Fatal("not the oldest")
+				if e != model[0] || e.next != nil || e.unnoticed {
+					t.Fatal("not the oldest, or before its notice")
 				}
 				model = model[1:]
 				begun, begunBytes = begun+1, begunBytes+int(e.size)
