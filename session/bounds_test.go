@@ -241,3 +241,56 @@ func TestManyBinds(t *testing.T) {
 		t.Fatal("bindings are left")
 	}
 }
+
+// TestPushesToASilentNode: what waits at the Actor's node for that of the session is bounded, and what was lost on the way is sent
+// again.
+func TestPushesToASilentNode(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	n1, n2 := b.node("n1"), b.node("n2", func(s *settings) { s.Outbound = 4 })
+	l := n1.dial("ann")
+	l.bind(n2.actor("alice").String())
+	push := func(text string) error {
+		_, err := n2.objs.Actors().Request(b.ctx(), "alice", []byte(text))
+		return err
+	}
+	to := fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.node.n1.*.ses.push.>", Times: -1, Action: fabrictest.HoldAlone}
+	held := n2.proxy.Arm(to)
+	if err := push("push 4"); err != nil {
+		t.Fatal(err)
+	}
+	<-held.Reached()
+	if err := push("push 1"); outcome.KindOf(err) != outcome.CapacityExceeded || n2.Stats().PushesRefused != 1 {
+		t.Fatal(err)
+	}
+	held.Release()
+	for seq := uint64(1); seq <= 4; seq++ {
+		if g := l.want(frame.Push); g.Seq != seq {
+			t.Fatal(g)
+		}
+	}
+	fabrictest.Eventually(t, long, "there is room again", func() bool { return n2.idle("alice") })
+	to.Times, to.Action = 1, fabrictest.Drop
+	n2.proxy.Arm(to)
+	if err := push("push 1"); err != nil {
+		t.Fatal(err)
+	}
+	if g := l.want(frame.Push); g.Seq != 5 {
+		t.Fatal(g)
+	}
+}
+
+// idle reports whether nothing waits of what an Actor here has pushed.
+func (n *node) idle(id string) bool {
+	for _, at := range n.bound.runs() {
+		for _, b := range n.bound.of(at, 0) {
+			b.mu.Lock()
+			busy := b.busy && b.actor.ID == id
+			b.mu.Unlock()
+			if busy {
+				return false
+			}
+		}
+	}
+	return true
+}
