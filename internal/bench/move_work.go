@@ -89,19 +89,26 @@ func (r *callerRole) move(c *carried) (reply moveReply, err error) {
 	return reply, nil
 }
 
-// drain has a member move all that it has, and returns how long that took.
-func (r *callerRole) drain(member int) (took time.Duration, err error) {
+// drained is what a member has moved away, and how long that took.
+type drained struct {
+	Objects int           `json:"objects"`
+	Took    time.Duration `json:"took"`
+}
+
+// drain has a member move all that it has: what came from another one that was drained, too.
+func (r *callerRole) drain(member int) (d drained, err error) {
 	begin := time.Now()
 	m, err := r.ctl.Request(drainOf(memberRID(member)), nil, moveTimeout)
 	if err != nil {
-		return 0, err
+		return d, err
 	}
-	took = time.Since(begin)
+	d.Took = time.Since(begin)
 	reply, err := decode[moveReply](m.Data)
 	if err == nil && reply.Error != "" {
 		err = fmt.Errorf("draining %s: %s", memberRID(member), reply.Error)
 	}
-	return took, err
+	d.Objects = reply.Result.Objects
+	return d, err
 }
 
 // ask sends one request, and checks that the Actor has counted as many as were answered.
@@ -351,7 +358,7 @@ func (r *callerRole) casWork(k sliceKey, value []byte) (func() error, error) {
 	}, err
 }
 
-// bulkChunk is how large the raw messages of bulk are: as large as the relay's.
+// bulkChunk is how large the raw messages of bulk are.
 const bulkChunk = 256 << 10
 
 // rawBulkWork brings as many bytes as a state has through a stream by hand: published without waiting for each answer, and

@@ -87,7 +87,7 @@ func (r *callerRole) do(ctx context.Context, op string, raw json.RawMessage) (an
 			return nil, err
 		}
 		return nil, awaitMembers(ctx, r.node, echoChannel, n)
-	case "drain": // returns how long it took
+	case "drain":
 		i, err := decode[int](raw)
 		if err != nil {
 			return nil, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"time"
 )
 
 // moveCallers is how many callers keep the mailbox of an Actor that moves full.
@@ -172,7 +171,8 @@ func runDrain(ctx context.Context, r *run) error {
 	}
 	objects := r.Drain
 	r.setup("drain", s, fmt.Sprintf("file storage, 1 replica; member processes, one caller process; one connection per side: %s", c.Connection),
-		fmt.Sprintf("a member moves %d idle Actors with 64 bytes of state to another one; one operation is one Actor; %d members are drained in turn", objects, drains),
+		fmt.Sprintf("a member moves its idle Actors with 64 bytes of state to others; one operation is one Actor; %d members are drained in turn, each of %d Actors of its own "+
+			"and of what earlier ones have moved to it", drains, objects),
 		fmt.Sprintf("compare-and-set publishes by hand, 64 callers, divided by the %d record writes that a move makes", drainMoves))
 	common := fmt.Sprintf("requests to %d Actors of a third member, %d a second by %d callers, 16 bytes", drainOthers, othersPace, drainCallers)
 	r.setup("drain-others", s, common, "while members are drained", "before")
@@ -191,7 +191,7 @@ func runDrain(ctx context.Context, r *run) error {
 	}
 	control := others
 	control.Side = rawSide
-	var drained, raw, beside, machine []Sample
+	var moved, raw, beside, machine []Sample
 	for i := range drains {
 		if i > 0 { // one that was drained takes nothing more
 			if _, err := r.mover(ctx, s, i+1); err != nil {
@@ -210,18 +210,18 @@ func runDrain(ctx context.Context, r *run) error {
 		if err := r.wait(ctx, caller, "create", createArgs{Member: memberRID(i), State: 64, From: i * objects, To: (i + 1) * objects, Callers: 64}); err != nil {
 			return err
 		}
-		var took time.Duration
+		var done drained
 		meanwhile, err := roundsWhile(ctx, []side{r.side(caller, others), r.side(caller, control)}, func(ctx context.Context) error {
-			return commander.call(ctx, "drain", i, &took)
+			return commander.call(ctx, "drain", i, &done)
 		})
 		if err != nil {
 			return err
 		}
-		drained = append(drained, Sample{Throughput: float64(objects) / took.Seconds()})
+		moved = append(moved, Sample{Throughput: float64(done.Objects) / done.Took.Seconds()})
 		beside = append(beside, meanwhile[fabricSide]...)
 		machine = append(machine, meanwhile[rawSide]...)
 	}
-	r.add("drain", 64, 0, drained, raw)
+	r.add("drain", 64, 0, moved, raw)
 	r.add("drain-others", 16, drainCallers, beside, baseline(still[fabricSide], len(beside)))
 	r.add("drain-others-control", 16, drainCallers, beside, machine)
 	return nil
