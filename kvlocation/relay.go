@@ -190,7 +190,7 @@ func newWindow(slots int) window {
 
 // enter waits for room for size bytes, and returns what leave is to be given.
 func (w *window) enter(ctx, closed context.Context, size int) (slots int, err error) {
-	need := min(1+size/slotSize, cap(w.slots))
+	need := min(max(1, (size+slotSize-1)/slotSize), cap(w.slots))
 	for i := -1; i < need; i++ {
 		to := w.slots
 		if i < 0 {

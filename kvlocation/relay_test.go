@@ -198,7 +198,7 @@ func TestConformanceRelay(t *testing.T) {
 			to := newMove("tgt", 7)
 			to.From = "src"
 			relayAll(t, src, to, 4, nil)
-			if err := src.RelayBulk(testContext(t), to, []byte("state"), time.Minute); err != nil {
+			if err := src.RelayBulk(testContext(t), to, []byte("state"), time.Minute, atOnce); err != nil {
 				t.Fatal(err)
 			}
 			in.wantParts(t, to.Op, 4)
@@ -208,7 +208,7 @@ func TestConformanceRelay(t *testing.T) {
 			for _, key := range []string{to.key(), to.bulkKey()} {
 				fabrictest.Eventually(t, time.Minute, "the marker to go", func() bool { return moveMessages(t, src, key) == 0 })
 			}
-			_, err := tgt.FetchBulk(briefly(t), to, src.BulkOf(len("state")))
+			_, err := tgt.FetchBulk(briefly(t), to, src.BulkOf(len("state")), atOnce)
 			if k := outcome.KindOf(err); k != outcome.DataLost && k != outcome.Unavailable {
 				t.Errorf("fetch of what was cleared: %v", err)
 			}
@@ -220,7 +220,7 @@ func TestConformanceRelay(t *testing.T) {
 		t.Run("what nobody clears goes by itself", func(t *testing.T) {
 			to := newMove("tgt", 7)
 			to.From = "src"
-			if _, err := src.Relay(testContext(t), to, "p", nil, time.Second).Wait(testContext(t)); err != nil {
+			if _, err := src.Relay(testContext(t), to, "p", nil, 10*time.Second).Wait(testContext(t)); err != nil { // it is sent again for as long
 				t.Fatal(err)
 			}
 			fabrictest.Eventually(t, time.Minute, "the part to go", func() bool { return moveMessages(t, src, to.key()) == 0 })
@@ -245,8 +245,8 @@ func TestConformanceRelay(t *testing.T) {
 					t.Fatal(err)
 				}
 				written := make(chan error, 1) // it is fetched while it is being written
-				go func() { written <- src.RelayBulk(testContext(t), to, data, time.Minute) }()
-				got, err := tgt.FetchBulk(testContext(t), to, there)
+				go func() { written <- src.RelayBulk(testContext(t), to, data, time.Minute, atOnce) }()
+				got, err := tgt.FetchBulk(testContext(t), to, there, atOnce)
 				if err != nil || !bytes.Equal(got, data) {
 					t.Fatalf("%d bytes: %d came, %v", size, len(got), err)
 				}
@@ -435,13 +435,13 @@ func TestRelayRefuses(t *testing.T) {
 		_, err := p.Relay(ctx, c.to, c.part, nil, c.ttl).Wait(ctx)
 		wantError(t, err, outcome.InvalidOperation, outcome.NotAccepted)
 		if c.part != "" {
-			wantError(t, p.RelayBulk(ctx, c.to, nil, c.ttl), outcome.InvalidOperation, outcome.NotAccepted)
+			wantError(t, p.RelayBulk(ctx, c.to, nil, c.ttl, atOnce), outcome.InvalidOperation, outcome.NotAccepted)
 		}
 	}
 	_, err := p.Relay(ctx, good, "p", make([]byte, p.MaxSpill()+1), time.Minute).Wait(ctx)
 	wantError(t, err, outcome.CapacityExceeded, outcome.NotAccepted)
 	for _, ref := range []BulkRef{{}, {Chunks: 2, Chunk: 10, Size: 5}, {Chunks: 1, Chunk: 1 << 40, Size: MaxBulk + 1}} {
-		_, err := p.FetchBulk(ctx, Handover{From: "src", RID: "tgt", Lifecycle: 7, Op: "x"}, ref)
+		_, err := p.FetchBulk(ctx, Handover{From: "src", RID: "tgt", Lifecycle: 7, Op: "x"}, ref, atOnce)
 		wantError(t, err, outcome.InvalidOperation, outcome.NotAccepted)
 	}
 	_, err = p.OpenRelay(ctx, "a.b", 1, func(RelayPart) {})
@@ -490,10 +490,10 @@ func TestRelayRights(t *testing.T) {
 	to.From = "src"
 	relayAll(t, src, to, 3, nil)
 	in.wantParts(t, to.Op, 3)
-	if err := src.RelayBulk(testContext(t), to, bytes.Repeat([]byte("s"), chunkSize+1), time.Minute); err != nil {
+	if err := src.RelayBulk(testContext(t), to, bytes.Repeat([]byte("s"), chunkSize+1), time.Minute, atOnce); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tgt.FetchBulk(testContext(t), to, src.BulkOf(chunkSize+1)); err != nil {
+	if _, err := tgt.FetchBulk(testContext(t), to, src.BulkOf(chunkSize+1), atOnce); err != nil {
 		t.Fatal(err)
 	}
 	if err := src.ClearRelay(testContext(t), to, true, true); err != nil {
@@ -528,3 +528,6 @@ func TestRelayRights(t *testing.T) {
 	})
 	refused("a purge", func(context.Context) { _ = src.nc.Publish("$JS.API.STREAM.PURGE.FABRIC_m_MOVE", nil) })
 }
+
+// atOnce has bulk state wait for nothing.
+func atOnce(context.Context) {}

@@ -177,7 +177,7 @@ func (s *Store) walk(ctx context.Context, b *bucket, from uint64, confirm bool, 
 	filter := b.subject + ">"
 	var confirmed uint64 // the sequence of the latest own write
 	for try := 0; ; {
-		msgs, more, err := s.readBatch(ctx, b, filter, from)
+		msgs, more, err := s.readBatch(ctx, b, filter, from, walkBytes)
 		if err != nil {
 			return 0, err
 		}
@@ -204,10 +204,10 @@ func (s *Store) walk(ctx context.Context, b *bucket, from uint64, confirm bool, 
 	}
 }
 
-// readBatch reads the first messages of some subjects of a bucket from a revision on, and whether the replica that answers has more.
-func (s *Store) readBatch(ctx context.Context, b *bucket, subjects string, from uint64) (msgs []*storedMsg, more bool, err error) {
+// readBatch reads the first messages of some subjects of a bucket from a revision on, so many bytes or one message, and whether the replica that answers has more.
+func (s *Store) readBatch(ctx context.Context, b *bucket, subjects string, from uint64, bytes int) (msgs []*storedMsg, more bool, err error) {
 	body, err := json.Marshal(map[string]any{
-		"next_by_subj": subjects, "seq": from, "batch": walkBatch, "max_bytes": walkBytes,
+		"next_by_subj": subjects, "seq": from, "batch": walkBatch, "max_bytes": bytes,
 	})
 	if err != nil {
 		return nil, false, refused("read", b.name, err)

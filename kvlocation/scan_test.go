@@ -215,7 +215,7 @@ func TestScanOfReplicaBehind(t *testing.T) {
 	}
 	stale := 0
 	for start := time.Now(); stale == 0 && time.Since(start) < 10*time.Second; {
-		msgs, more, err := p.readBatch(testContext(t), p.location, p.location.subject+">", 1)
+		msgs, more, err := p.readBatch(testContext(t), p.location, p.location.subject+">", 1, walkBytes)
 		if err != nil || more {
 			t.Fatal(more, err)
 		}

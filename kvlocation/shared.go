@@ -213,7 +213,7 @@ func (h *Shared) List(ctx context.Context, prefix string, f func(SharedEntry) bo
 			msgs []*storedMsg
 			err  error
 		)
-		if msgs, more, err = h.s.readBatch(ctx, h.b, filter, from); err != nil {
+		if msgs, more, err = h.s.readBatch(ctx, h.b, filter, from, walkBytes); err != nil {
 			return err
 		}
 		for _, m := range msgs {

@@ -49,6 +49,7 @@ type arrival struct {
 	reads   int
 	entry   kvlocation.Entry // as committed
 	opened  bool             // it was tried
+	bulk    bool             // the cargo is fetched
 }
 
 // handed is what S hands over.
@@ -173,6 +174,9 @@ func (s *Service) arrive(a *arrival) {
 	a.runner.do, a.runner.entered = a.act, a.enter
 	a.after(time.Duration(a.res.Millis)*time.Millisecond, evGiveUp)
 	reached := a.run()
+	if a.bulk {
+		s.bulky.Add(-1)
+	}
 	if a.runner.unit.state != dstDone && (!reached || a.runner.unit.state == dstDropped) {
 		a.tell(refusal(a.cause()))
 	}
@@ -278,6 +282,8 @@ func (a *arrival) load(ctx context.Context) error {
 			fmt.Sprintf("what was handed over has %d bytes, at most %d are allowed here", head.Size, most), objects.ErrStateTooLarge)
 	}
 	if head.Bulk != nil {
+		a.bulk = true
+		a.s.bulky.Add(1)
 		release, err := a.s.fetching.enter(ctx, head.Size)
 		if err != nil {
 			return err
@@ -285,7 +291,7 @@ func (a *arrival) load(ctx context.Context) error {
 		defer release()
 		from := handover{From: a.res.Source.RID, RID: a.s.cfg.RID, Lifecycle: a.s.cfg.Lifecycle, Op: a.op}
 		fetching, cancel := context.WithTimeout(ctx, a.s.cfg.UnitTimeout)
-		data, err = a.s.cfg.Store.FetchBulk(fetching, from, *head.Bulk)
+		data, err = a.s.cfg.Store.FetchBulk(fetching, from, *head.Bulk, a.s.giveWay().wait)
 		cancel()
 		if err != nil {
 			return err

@@ -130,6 +130,9 @@ func (d *departure) depart(ctx context.Context, begun time.Time) (Moved, error) 
 	} else {
 		d.acknowledge()
 	}
+	if d.bulk {
+		s.bulky.Add(-1)
+	}
 	d.sweep()
 	return d.moved, d.result(d.runner.unit.state, d.cause())
 }
@@ -263,7 +266,7 @@ func (d *departure) seal() {
 			d.post(event{kind: evCaptureFailed})
 			return
 		}
-		d.head = manifest{V: version, Size: len(d.cargo), Sum: checksum(d.cargo)}
+		d.head = manifest{V: version, Size: len(d.cargo)}
 		d.head.Bytes, d.head.Work, d.head.Timers, d.head.Objects = cargo.Counts()
 		d.moved.Objects, d.moved.Bytes, d.moved.Work = d.head.Objects, d.head.Bytes, d.head.Work
 		d.moved.Phases.Seal, d.moved.Phases.Capture = d.sealed.Sub(begun), time.Since(d.sealed)
@@ -290,12 +293,14 @@ func (d *departure) hand(ctx context.Context) {
 	if len(inline) > d.inline() {
 		ref := d.s.cfg.Store.BulkOf(len(inline))
 		d.bulk, d.head.Bulk, inline = true, &ref, nil
+		d.s.bulky.Add(1)
 		d.spawn(func(ctx context.Context) {
-			if err := d.s.cfg.Store.RelayBulk(ctx, d.to, d.cargo, d.ttl); err != nil && ctx.Err() == nil {
+			if err := d.s.cfg.Store.RelayBulk(ctx, d.to, d.cargo, d.ttl, d.s.giveWay().wait); err != nil && ctx.Err() == nil {
 				d.giveUp(err)
 			}
 		})
 	}
+	d.head.Sum = checksum(d.cargo) // while the first chunks are on their way
 	part, err := encode(d.head, inline)
 	if err != nil {
 		d.giveUp(err)

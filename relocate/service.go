@@ -31,6 +31,7 @@ type Service struct {
 	verdicts   verdicts
 	slots      chan struct{} // one for each unit that leaves
 	fetching   budget
+	bulky      atomic.Int32 // units among departures and arrivals that are known to have bulk state
 	stats      stats
 	host       host
 	watch      watchers

@@ -16,15 +16,15 @@ import (
 // Bulk state goes beside the consumer: a move of 16 MiB under way does not hold up one of 1 KiB to the same target, and comes over whole.
 func TestBulkBesideSmall(t *testing.T) {
 	t.Parallel()
-	b, n1, n2, _, big := three(t)
+	b, n1, n2, _, big := three(t, unitTimeout(long))
 	small := n1.make().ID
 	for id, size := range map[string]int{big: 16 << 20, small: 1 << 10} {
 		if _, err := n1.objects.Actors().Request(b.ctx(), id, message{Sender: fmt.Sprintf("pad:%d", size), Seq: 0}.encode()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// The last chunk waits: all that time the small one must come through.
-	chunk := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.move.bulk.>", Nth: 60, Action: fabrictest.HoldAlone})
+	// One of the last chunks waits: all that time the small one must come through.
+	chunk := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.move.bulk.>", Nth: 125, Action: fabrictest.HoldAlone})
 	v := n1.begin(big, "n2")
 	chunk.Wait(t)
 	n1.move(small, "n2")
