@@ -92,7 +92,7 @@ func question(name, by, verb string, soon ...string) (steps []moveStep) {
 	return steps
 }
 
-// relayed is what the source hands over: a part on the moves' stream, or, where it is given, a question that takes it along.
+// relayed is a part that the source hands over on the moves' stream, or, where a verb is given, the question about it as well.
 func relayed(name, part, verb string, soon bool, wheres ...string) (steps []moveStep) {
 	for _, where := range wheres {
 		steps = append(steps, moveStep{name: name, by: source, where: where, part: part, verb: verb, soon: soon})
@@ -117,8 +117,8 @@ var moveSteps = func() (all []moveStep) {
 		relayed("cargo and asking for relay-ready", "cargo", "ready", false, before, late, after),
 		{{name: "factory", by: target, code: journal.Factory}, {name: "restore", by: target, code: journal.Restore}},
 		moveWrite("accepted write", source, "accepted", before, late, after),
-		held(relayed("cutover marker with a held message", "cut", "cut", true, before, late)),
-		relayed("cutover marker", "cut", "cut", true, before, late, after),
+		held(relayed("cutover marker with a held message", "cut", "", true, before, late)),
+		relayed("cutover marker", "cut", "", true, before, late, after),
 		moveWrite("commit write", target, "commit", before, late, after),
 		{{name: "activation callback", by: target, code: journal.Activate}},
 		question("telling of the commit", target, "committed", before),

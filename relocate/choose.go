@@ -36,7 +36,7 @@ type target struct {
 func (s *Service) unfit(m *kvlocation.Member, u *objects.Unit, w wish) string {
 	switch {
 	case m.RID == s.cfg.RID:
-		return "it is there"
+		return "the object is there already"
 	case m.State != kvlocation.StateServing:
 		return "its state is " + string(m.State)
 	case w.rid == "" && m.AppVersion != w.version:

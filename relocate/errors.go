@@ -24,8 +24,10 @@ type failure struct {
 	cause  error
 }
 
-// Error leaves out what the error of the move around it says.
-func (f *failure) Error() string {
+func (f *failure) Error() string { return string(f.reason) + ": " + f.text() }
+
+// text leaves out what the error of the move around it says, and the reason.
+func (f *failure) text() string {
 	text := f.cause.Error()
 	if e, ok := f.cause.(*outcome.Error); ok && e.Op == "move" {
 		if text = e.Detail; e.Cause != nil && text != "" {
@@ -35,7 +37,16 @@ func (f *failure) Error() string {
 			text += e.Cause.Error()
 		}
 	}
-	return string(f.reason) + ": " + text
+	return text
+}
+
+// detailOf is the text of an error that stands beside the object's key and the reason.
+func detailOf(err error) string {
+	var f *failure
+	if errors.As(err, &f) {
+		return f.text()
+	}
+	return err.Error()
 }
 
 func (f *failure) Unwrap() error { return f.cause }

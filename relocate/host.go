@@ -192,7 +192,7 @@ const againPause = 100 * time.Millisecond
 
 // keep notes a unit that stays.
 func (h *hosting) keep(i objects.MoveItem, err error) {
-	k := Kept{Key: i.Key, Type: i.Type, Generation: i.Generation, Reason: reasonFor(err), Detail: short(err.Error())}
+	k := Kept{Key: i.Key, Type: i.Type, Generation: i.Generation, Reason: reasonFor(err), Detail: short(detailOf(err))}
 	h.mu.Lock()
 	h.stays[i.Key] = stay{i.Generation, k.Reason}
 	if k.Reason == StoreUnavailable || k.Reason == RuntimeNotReady { // it would be the same for all that follow, one time after the other
@@ -234,7 +234,7 @@ func (h *hosting) end(ctx context.Context) Result {
 		if r.Reason == RelocationFailed { // cancelled by its caller, without a cause
 			r.Reason = DeadlineExceeded
 		}
-		r.Detail = fmt.Sprintf("%d units have moved, %d stayed, when the time of the whole operation was over; %s", r.Moved, r.KeptCount+left, r.Reason.Text())
+		r.Detail = fmt.Sprintf("%d moved, %d stayed, when the time of the whole operation was over; %s", r.Moved, r.KeptCount+left, r.Reason.Text())
 	case r.KeptCount+left == 0:
 		r.Outcome = Relocated
 	default:
@@ -244,7 +244,7 @@ func (h *hosting) end(ctx context.Context) Result {
 				r.Reason = reason
 			}
 		}
-		r.Detail = fmt.Sprintf("%d units have moved, %d stayed; %s", r.Moved, r.KeptCount+left, r.Reason.Text())
+		r.Detail = fmt.Sprintf("%d moved, %d stayed; %s", r.Moved, r.KeptCount+left, r.Reason.Text())
 	}
 	return r
 }

@@ -128,14 +128,23 @@ type Reason string
 
 // The reasons.
 const (
-	TargetUnavailable   Reason = "TargetUnavailable"
-	StoreUnavailable    Reason = "StoreUnavailable"
-	RelocationDisabled  Reason = "RelocationDisabled"
-	StateIncompatible   Reason = "StateIncompatible"
-	DeadlineExceeded    Reason = "DeadlineExceeded"
-	RelocationFailed    Reason = "RelocationFailed"
-	RuntimeNotReady     Reason = "RuntimeNotReady"
-	ShutdownRequested   Reason = "ShutdownRequested"
+	// TargetUnavailable: no other node can take it.
+	TargetUnavailable Reason = "TargetUnavailable"
+	// StoreUnavailable: the Location Store does not say what became of a write, or does not answer.
+	StoreUnavailable Reason = "StoreUnavailable"
+	// RelocationDisabled: the type's objects do not move, or it is a member that moves with its Spot.
+	RelocationDisabled Reason = "RelocationDisabled"
+	// StateIncompatible: the target's Restore does not know the version of the state, or an instance is no Mover.
+	StateIncompatible Reason = "StateIncompatible"
+	// DeadlineExceeded: the time of the unit, or of the whole operation, was over.
+	DeadlineExceeded Reason = "DeadlineExceeded"
+	// RelocationFailed: anything else; the detail says it.
+	RelocationFailed Reason = "RelocationFailed"
+	// RuntimeNotReady: the node has no valid lease, or does not serve.
+	RuntimeNotReady Reason = "RuntimeNotReady"
+	// ShutdownRequested: the node was asked to stop.
+	ShutdownRequested Reason = "ShutdownRequested"
+	// OperationInProgress: a move of this whole host is under way.
 	OperationInProgress Reason = "OperationInProgress"
 )
 
@@ -160,7 +169,7 @@ type Kept struct {
 	Type       string               `json:"type"`
 	Generation uint64               `json:"generation"`
 	Reason     Reason               `json:"reason"`
-	// Detail is the error of the last attempt, cut to 500 bytes.
+	// Detail is what the error of the last attempt says beside key and reason, cut to 500 bytes.
 	Detail string `json:"detail"`
 }
 
