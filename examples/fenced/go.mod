@@ -3,7 +3,6 @@ module natsfabric/examples/fenced
 go 1.26.0
 
 require (
-	go.uber.org/goleak v1.3.0
 	modernc.org/sqlite v1.62.0
 	natsfabric v0.0.0
 )
@@ -25,6 +24,7 @@ require (
 	github.com/ncruces/go-strftime v1.1.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/synadia-io/orbit.go/natscontext v0.1.1 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
 	go.uber.org/multierr v1.10.0 // indirect
 	go.uber.org/zap v1.28.0 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
