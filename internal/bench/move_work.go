@@ -413,7 +413,14 @@ func (r *callerRole) rawBulkWork(ctx context.Context, k sliceKey) (work, error) 
 		after: func() (Sample, error) {
 			ctx, cancel := context.WithTimeout(context.Background(), moveTimeout)
 			defer cancel()
-			return nil, stream.Purge(ctx)
+			// A server lets a stream have 1,000 consumers, and these would stay for minutes.
+			names := stream.ConsumerNames(ctx)
+			for name := range names.Name() {
+				if err := stream.DeleteConsumer(ctx, name); err != nil {
+					return nil, err
+				}
+			}
+			return nil, errors.Join(names.Err(), stream.Purge(ctx))
 		},
 	}, nil
 }
