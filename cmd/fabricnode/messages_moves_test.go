@@ -55,7 +55,9 @@ func newMoveStage(t *testing.T, bin string) *moveStage {
 	fixed, alone := kind("fixed", objects.MoveDisabled, mulish{}), kind("alone", objects.MoveState, mulish{})
 	fresh := kind("fresh", objects.MoveState, mulish{restore: fmt.Errorf("basket of version 2: %w", objects.ErrStateVersion)})
 	torn := kind("torn", objects.MoveState, mulish{capture: errors.New("the basket is in use")})
+	// Two types, so that neither of the nodes that host them is where the other's object goes: its drain would wait for it.
 	busy := kind("busy", objects.MoveState, mulish{in: in, hang: hang})
+	stuck := kind("stuck", objects.MoveState, mulish{in: in, hang: hang})
 	plain := kind("plain", objects.MoveState, mulish{})
 	proxy := fabrictest.NewProxy(t, s.srv.URL())
 
@@ -81,21 +83,21 @@ func newMoveStage(t *testing.T, bin string) *moveStage {
 	}
 	// What ends by itself has all the time that it needs; what ends only by its deadline, or not at all, comes by it.
 	const unit, short, forever = time.Minute, 6 * time.Second, relocate.MaxUnitTimeout
-	start("t1", s.srv.URL(), unit, fresh, torn, busy, plain)
+	start("t1", s.srv.URL(), unit, fresh, torn, busy, stuck, plain)
 	for _, from := range []struct {
 		rid, url, id string
 		unit         time.Duration
 		typ          objects.Type
 	}{
 		{"n1", s.srv.URL(), "alice", unit, fixed}, {"n2", s.srv.URL(), "bob", unit, alone}, {"n3", s.srv.URL(), "carol", unit, fresh},
-		{"n4", s.srv.URL(), "dave", unit, torn}, {"n5", s.srv.URL(), "erin", short, busy}, {"n6", s.srv.URL(), "frank", forever, busy},
+		{"n4", s.srv.URL(), "dave", unit, torn}, {"n5", s.srv.URL(), "erin", short, busy}, {"n6", s.srv.URL(), "frank", forever, stuck},
 		{"n7", proxy.URL(), "grace", short, plain},
 	} {
 		n := start(from.rid, from.url, from.unit, from.typ)
 		if _, err := n.Actors().Create(ctx, from.typ.Name, from.id, nil, objects.AtNode(from.rid)); err != nil {
 			t.Fatal(err)
 		}
-		if from.typ.Name == "busy" {
+		if from.typ.Name == busy.Name || from.typ.Name == stuck.Name {
 			if err := n.Actors().Send(ctx, from.id, nil); err != nil {
 				t.Fatal(err)
 			}
