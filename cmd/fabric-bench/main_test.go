@@ -47,6 +47,7 @@ var wanted = map[string][]string{
 	"drain":                {"throughput"},
 	"drain-others":         paced,
 	"drain-others-control": paced,
+	"drain-others-floor":   paced,
 	"session":              timed,
 	"guard-key":            timed,
 	"guard-stream":         timed,
@@ -112,7 +113,7 @@ func checkResult(t *testing.T, scenario, metric string, r map[string]any) {
 		payload, callers = 1024, 1
 	case "drain":
 		payload, callers = 64, 0
-	case "drain-others", "drain-others-control":
+	case "drain-others", "drain-others-control", "drain-others-floor":
 		callers = 8
 	case "idle":
 		return // nothing may happen in a window this short

@@ -203,7 +203,11 @@ func (r *callerRole) callerWork(ctx context.Context, k sliceKey) (work, error) {
 	case k.Do == doMove, k.Do == doCarry, k.Do == doBulk:
 		return r.moveWork(ctx, k)
 	case k.Do == doUpdate:
-		return r.storeWork(ctx, k)
+		w, err := r.storeWork(ctx, k)
+		if k.Pace > 0 {
+			w.every = pace(k.Callers, k.Pace)
+		}
+		return w, err
 	case (k.Do == doCreate || k.Do == doActivate) && k.Side != fabricSide:
 		return r.rawPairWork(ctx, k)
 	case k.Side == fabricSide:

@@ -42,7 +42,8 @@ var scenarios = []scenario{
 		"and moves of 1 MiB and 16 MiB against the same bytes through a stream by hand (relocate-bulk)."}, runRelocate},
 	{ScenarioInfo{"follow", "requests at a steady pace to an Actor that moves there and back all the time, against the same while it stays."}, runFollow},
 	{ScenarioInfo{"drain", "how many idle Actors a node moves per second when it is drained, against compare-and-set publishes divided by the writes of a move; " +
-		"and requests to other Actors meanwhile, against before (result drain-others) and against raw requests to their process (drain-others-control)."}, runDrain},
+		"and requests to other Actors meanwhile, against before (result drain-others) against raw requests to their process (drain-others-control), and what raw requests " +
+		"see beside half of all the writes that the server takes (drain-others-floor)."}, runDrain},
 	{ScenarioInfo{"session", "a request of a client through its session to an Actor of another node, against a WebSocket message that its server passes on by nats.Conn.Request."}, runSession},
 	{ScenarioInfo{"guard", "a write through a guard to a key (result guard-key) and to a stream (guard-stream) against the same write without one; " +
 		"fence/sqltest/guardbench compares SQL statements."}, runGuard},

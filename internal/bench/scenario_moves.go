@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"time"
 )
 
 // moveCallers is how many callers keep the mailbox of an Actor that moves full.
@@ -178,6 +179,8 @@ func runDrain(ctx context.Context, r *run) error {
 	r.setup("drain-others", s, common, "while members are drained", "before")
 	r.setup("drain-others-control", s, common, "while members are drained",
 		"raw requests at the same pace to a plain subscription of the third member's process, while members are drained: what the machine alone does")
+	r.setup("drain-others-floor", s, "no member is drained; raw requests as above",
+		"beside compare-and-set publishes by hand at half of their full rate, which is what draining is wanted to reach, 64 callers", "with nothing else going on")
 	others := sliceKey{Do: doOthers, Side: fabricSide, Payload: 16, Callers: drainCallers, Objects: drainOthers}
 	if err := r.wait(ctx, caller, "others", others); err != nil {
 		return err
@@ -185,12 +188,12 @@ func runDrain(ctx context.Context, r *run) error {
 	if err := r.wait(ctx, caller, "know", 3); err != nil {
 		return err
 	}
-	still, err := rounds(ctx, r.Pairs, []side{r.side(caller, others)})
+	control := others
+	control.Side = rawSide
+	still, err := rounds(ctx, r.Pairs, []side{r.side(caller, others), r.side(caller, control)})
 	if err != nil {
 		return err
 	}
-	control := others
-	control.Side = rawSide
 	var moved, raw, beside, machine []Sample
 	for i := range drains {
 		if i > 0 { // one that was drained takes nothing more
@@ -221,9 +224,21 @@ func runDrain(ctx context.Context, r *run) error {
 		beside = append(beside, meanwhile[fabricSide]...)
 		machine = append(machine, meanwhile[rawSide]...)
 	}
+	writes := sliceKey{Do: doUpdate, Side: rawSide, Payload: 64, Callers: 64}
+	writes.Pace = max(1, int(Median(column(raw, Throughput))*drainMoves/2))
+	long := *r
+	long.Slice *= time.Duration(r.Pairs)
+	floor, err := roundsWhile(ctx, []side{r.side(caller, control)}, func(ctx context.Context) error {
+		_, err := long.side(commander, writes).slice(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	r.add("drain", 64, 0, moved, raw)
 	r.add("drain-others", 16, drainCallers, beside, baseline(still[fabricSide], len(beside)))
 	r.add("drain-others-control", 16, drainCallers, beside, machine)
+	r.add("drain-others-floor", 16, drainCallers, floor[rawSide], baseline(still[rawSide], len(floor[rawSide])))
 	return nil
 }
 

@@ -42,7 +42,7 @@ func (r *callerRole) storeWork(ctx context.Context, k sliceKey) (work, error) {
 	}
 	keys, revisions := make([]string, k.Callers), make([]uint64, k.Callers)
 	for c := range keys {
-		keys[c] = "actor." + objectID(k, c)
+		keys[c] = "actor." + r.objectID(k, c)
 		if revisions[c], err = kv.Create(ctx, keys[c], value); err != nil {
 			return work{}, err
 		}
@@ -78,7 +78,7 @@ func (r *callerRole) recordWork(ctx context.Context, k sliceKey) (work, error) {
 	for c := range entries {
 		owners[c] = owner
 		ch, err := store.Create(ctx, kvlocation.NewObject{
-			Key: objectKey(k, c), Class: kvlocation.ClassActor, Type: "bench", Owner: owner, With: with,
+			Key: r.objectKey(k, c), Class: kvlocation.ClassActor, Type: "bench", Owner: owner, With: with,
 		})
 		if err != nil {
 			return work{}, err
@@ -110,19 +110,20 @@ func (r *callerRole) recordValue(ctx context.Context, k sliceKey) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	e, err := kv.Get(ctx, "actor."+objectID(k, 0))
+	e, err := kv.Get(ctx, "actor."+r.objectID(k, 0))
 	if err != nil {
 		return nil, err
 	}
 	return e.Value(), nil
 }
 
-func objectKey(k sliceKey, caller int) kvlocation.ObjectKey {
-	return kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: objectID(k, caller)}
+func (r *callerRole) objectKey(k sliceKey, caller int) kvlocation.ObjectKey {
+	return kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: r.objectID(k, caller)}
 }
 
-func objectID(k sliceKey, caller int) string {
-	return fmt.Sprintf("%s-%d-%d-%d", k.Side, k.Payload, k.Callers, caller)
+// objectID is an ID of this process alone.
+func (r *callerRole) objectID(k sliceKey, caller int) string {
+	return fmt.Sprintf("%s-%s-%d-%d-%d", r.start.RID, k.Side, k.Payload, k.Callers, caller)
 }
 
 // compareAndSet is the same write by hand: one message with the expected revision and an ID of its own.

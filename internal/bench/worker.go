@@ -21,6 +21,8 @@ type sliceKey struct {
 	Payload int    `json:"payload"`
 	Callers int    `json:"callers"`
 	Objects int    `json:"objects"` // that doOthers asks
+	// Pace is the operations of all callers per second that doUpdate makes; 0: one after the other.
+	Pace int `json:"pace,omitempty"`
 }
 
 type sliceArgs struct {
