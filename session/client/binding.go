@@ -27,7 +27,7 @@ type Binding struct {
 }
 
 // Bind binds the session to an Actor: actor/<escaped id>@<generation>, the text form of an objects.ActorRef. Without the
-// generation it is the present incarnation. Its binding to another session, if there is one, ends. In each later session
+// generation, or with 0 as in objects.ActorRef{ID: id}.String(), it is the present incarnation. Its binding to another session, if there is one, ends. In each later session
 // the client binds again to that same incarnation.
 //
 // The error is an *outcome.Error: NotFound when there is no such Actor, Rejected when the client is not allowed to,
@@ -135,6 +135,8 @@ func (b *Binding) present(op string) (s *session, token, ref string, err error) 
 	switch {
 	case b.over != nil:
 		return nil, "", b.ref, outcome.Wrap(op, outcome.InvalidOperation, outcome.NotAccepted, b.ref, "the binding is over", b.over)
+	case b.at == nil && b.c.ctx.Err() != nil:
+		return nil, "", b.ref, outcome.Wrap(op, outcome.ShuttingDown, outcome.NotAccepted, b.ref, "", errClosed)
 	case b.at == nil:
 		return nil, "", b.ref, outcome.New(op, outcome.Unavailable, outcome.NotAccepted, b.ref, "there is no session, or the Actor is not bound in it yet")
 	}
@@ -179,10 +181,10 @@ func (b *Binding) Unbind(ctx context.Context) error {
 	b.mu.Unlock()
 	b.c.forget(b)
 	if s == nil {
-		if errors.Is(err, outcome.Unavailable) {
-			return nil
+		if errors.Is(err, outcome.InvalidOperation) { // it was over before
+			return err
 		}
-		return err
+		return nil
 	}
 	s.mu.Lock()
 	delete(s.by, token)

@@ -2,8 +2,8 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -54,10 +54,14 @@ const (
 func dialWebSocket(ctx context.Context, cfg *Config, url string, hello []byte) (carrier, error) {
 	conn, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: cfg.HTTP})
 	if err != nil {
-		if resp != nil && resp.StatusCode == 503 {
-			return nil, outcome.Wrap("open session", outcome.Unavailable, outcome.NotAccepted, url, "the node has no room, or is about to stop", err)
+		detail := "no connection"
+		switch {
+		case resp != nil && resp.StatusCode == http.StatusServiceUnavailable:
+			detail = "the node has no room, or is about to stop"
+		case resp != nil && resp.StatusCode == http.StatusNotFound:
+			detail = "no sessions are served under this path, or the node takes none"
 		}
-		return nil, outcome.Wrap("open session", outcome.Unavailable, outcome.NotAccepted, url, "no connection", err)
+		return nil, outcome.Wrap("open session", outcome.Unavailable, outcome.NotAccepted, url, detail, err)
 	}
 	conn.SetReadLimit(maxReply)
 	if err := conn.Write(ctx, websocket.MessageBinary, hello); err != nil {
@@ -77,11 +81,11 @@ func (w webSocket) close()                            { w.Cut() }
 
 // natsCarrier is a session over a NATS connection of its own, which lives as long as the session.
 type natsCarrier struct {
-	nc    *nats.Conn
-	sub   *nats.Subscription
-	inbox string
-	done  chan struct{}
-	once  sync.Once
+	nc     *nats.Conn
+	frames chan *nats.Msg
+	inbox  string
+	done   chan struct{} // closed with the connection
+	once   sync.Once
 
 	mu sync.Mutex
 	to string // the session's subject, from the welcome
@@ -91,7 +95,7 @@ type natsCarrier struct {
 const natsPending = 4096
 
 func dialNATS(ctx context.Context, cfg *Config, url string, hello []byte) (carrier, error) {
-	n := &natsCarrier{done: make(chan struct{})}
+	n := &natsCarrier{frames: make(chan *nats.Msg, natsPending), done: make(chan struct{})}
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name), nats.Timeout(timeLeft(ctx, cfg.HandshakeTimeout)),
 	}, cfg.NATS...)
@@ -101,11 +105,7 @@ func dialNATS(ctx context.Context, cfg *Config, url string, hello []byte) (carri
 		return nil, outcome.Wrap("open session", outcome.Unavailable, outcome.NotAccepted, url, "no connection", err)
 	}
 	n.inbox = n.nc.NewInbox()
-	n.sub, err = n.nc.SubscribeSync(n.inbox + ".>")
-	if err == nil {
-		err = n.sub.SetPendingLimits(natsPending, -1)
-	}
-	if err == nil {
+	if _, err = n.nc.ChanSubscribe(n.inbox+".>", n.frames); err == nil {
 		err = n.nc.PublishRequest(frame.OpenSubject(cfg.Mesh), n.inbox+".0", hello)
 	}
 	if err != nil {
@@ -123,18 +123,21 @@ func timeLeft(ctx context.Context, most time.Duration) time.Duration {
 }
 
 func (n *natsCarrier) read() (incoming, error) {
-	m, err := n.sub.NextMsgWithContext(untilDone{n.done})
-	if err != nil {
-		if errors.Is(err, context.Canceled) {
-			err = nats.ErrConnectionClosed
+	var m *nats.Msg
+	select {
+	case m = <-n.frames: // what has come is read to its end
+	default:
+		select {
+		case m = <-n.frames:
+		case <-n.done:
+			return incoming{}, nats.ErrConnectionClosed
 		}
-		return incoming{}, err
 	}
 	token := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
 	var id uint64
 	_, _ = fmt.Sscan(token, &id) // another subject has no number
 	if m.Header.Get("Status") == "503" {
-		return incoming{id: id, gone: true, err: outcome.New("", outcome.Unavailable, outcome.NotAccepted, "", "the session's node has gone, or no node takes sessions")}, nil
+		return incoming{id: id, gone: true, err: outcome.New("", outcome.Unavailable, outcome.NotAccepted, "", "the session's node has gone")}, nil
 	}
 	if e := outcome.FromHeaders(m.Header, "", ""); e != nil {
 		return incoming{id: id, err: e, gone: e.Kind == outcome.NotFound}, nil
@@ -153,19 +156,4 @@ func (n *natsCarrier) close() {
 	_ = n.nc.FlushTimeout(time.Second) // the bye, if there is one
 	n.nc.Close()
 	<-n.done
-}
-
-// untilDone is a context that ends with a channel.
-type untilDone struct{ done chan struct{} }
-
-func (u untilDone) Deadline() (time.Time, bool) { return time.Time{}, false }
-func (u untilDone) Done() <-chan struct{}       { return u.done }
-func (u untilDone) Value(any) any               { return nil }
-func (u untilDone) Err() error {
-	select {
-	case <-u.done:
-		return context.Canceled
-	default:
-		return nil
-	}
 }

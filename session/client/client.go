@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -33,12 +34,12 @@ type Client struct {
 
 // Dial opens a session. It tries each address once, and returns the last error if none has let the client in: an
 // *outcome.Error with NotAccepted, of the kind that the node said (Rejected, Unavailable, ShuttingDown, ProtocolError), or
-// Unavailable when there was no connection; a wrong field of cfg is named by a plain error. After that the client keeps a
-// session open until Close.
+// Unavailable when there was no connection. InvalidOperation names every field of cfg that is wrong, its value and what is
+// allowed. After that the client keeps a session open until Close.
 func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	cfg.URLs = slices.Clone(cfg.URLs)
 	if err := cfg.check(); err != nil {
-		return nil, err
+		return nil, outcome.Wrap("configure", outcome.InvalidOperation, outcome.NotAccepted, "client of sessions", "", err)
 	}
 	c := &Client{cfg: cfg, tell: make(chan func(), cfg.Pushes)}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
@@ -191,6 +192,9 @@ func (c *Client) open(ctx context.Context, url string) (*session, error) {
 	switch {
 	case err != nil:
 		return refused(outcome.Unavailable, "the connection was lost before the welcome", err)
+	case in.gone:
+		via.close()
+		return nil, outcome.New("open session", outcome.Unavailable, outcome.NotAccepted, url, fmt.Sprintf("no node of mesh %q takes sessions", c.cfg.Mesh))
 	case in.err != nil:
 		return refused(in.err.Kind, in.err.Detail, nil)
 	}

@@ -56,25 +56,27 @@ type Config struct {
 	NATS []nats.Option
 }
 
-// check fills in defaults; its error names the field, the value and what is allowed.
+// check fills in defaults; its error names each field that is wrong, the value and what is allowed.
 func (c *Config) check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if len(c.URLs) == 0 {
-		return errors.New("client: URLs is required")
+		bad("URLs is required: the addresses of nodes (ws, wss) or of NATS servers (nats, tls)")
 	}
+	overNATS := false
 	for _, text := range c.URLs {
 		u, err := url.Parse(text)
-		if err != nil {
-			return fmt.Errorf("client: URLs %q is not allowed: %w", text, err)
+		switch {
+		case err != nil:
+			bad("URLs %q is not allowed: %w", text, err)
+		case u.Scheme == "nats" || u.Scheme == "tls":
+			overNATS = true
+		case u.Scheme != "ws" && u.Scheme != "wss":
+			bad("URLs %q is not allowed: the scheme must be ws, wss, nats or tls", text)
 		}
-		switch u.Scheme {
-		case "ws", "wss":
-		case "nats", "tls":
-			if err := wire.CheckName("Mesh", c.Mesh); err != nil {
-				return fmt.Errorf("client: %w", err)
-			}
-		default:
-			return fmt.Errorf("client: URLs %q is not allowed: the scheme must be ws, wss, nats or tls", text)
-		}
+	}
+	if overNATS {
+		errs = append(errs, wire.CheckName("Mesh", c.Mesh))
 	}
 	for _, f := range []struct {
 		name     string
@@ -90,22 +92,22 @@ func (c *Config) check() error {
 			*f.value = f.standard
 		}
 		if *f.value < time.Millisecond {
-			return fmt.Errorf("client: %s %v is not allowed: it must be at least 1ms", f.name, *f.value)
+			bad("%s %v is not allowed: it must be at least 1ms", f.name, *f.value)
 		}
 	}
 	if c.MaxBackoff < c.MinBackoff {
-		return fmt.Errorf("client: MaxBackoff %v clashes with MinBackoff %v: it must be at least that", c.MaxBackoff, c.MinBackoff)
+		bad("MaxBackoff %v clashes with MinBackoff %v: it must be at least that", c.MaxBackoff, c.MinBackoff)
 	}
 	if c.Pushes == 0 {
 		c.Pushes = DefaultPushes
 	}
 	if c.Pushes < 1 || c.Pushes > 1<<20 {
-		return fmt.Errorf("client: Pushes %d is not allowed: it must be 1 to %d", c.Pushes, 1<<20)
+		bad("Pushes %d is not allowed: it must be 1 to %d", c.Pushes, 1<<20)
 	}
 	if c.HTTP == nil {
 		c.HTTP = http.DefaultClient
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Push is one push of an Actor's.
