@@ -47,34 +47,32 @@ type Spec struct {
 	Middleware []Middleware
 }
 
-// Validate returns an error that names the field that is wrong, its value and the allowed range.
+// Validate returns an error that names each field that is wrong, its value and the allowed range.
 func (s Spec) Validate() error { return s.check() }
 
 // check fills the defaults in and validates.
 func (s *Spec) check() error {
-	if err := wire.CheckName("Spec.Name", s.Name); err != nil {
-		return err
-	}
+	errs := []error{wire.CheckName("Spec.Name", s.Name)}
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("Spec."+format, args...)) }
 	if s.Handler == nil {
-		return errors.New("Spec.Handler is required")
+		bad("Handler is required")
 	}
 	switch s.Kind {
 	case "":
 		s.Kind = kvlocation.RouteMesh
 	case kvlocation.RouteMesh, kvlocation.ClientServer:
 	default:
-		return fmt.Errorf("Spec.Kind %q is not allowed: it must be %q or %q", s.Kind, kvlocation.RouteMesh, kvlocation.ClientServer)
-	}
-	if s.Kind == kvlocation.ClientServer && s.Weight != 0 && s.Weight != 1 {
-		return fmt.Errorf("Spec.Weight %d is not allowed: a client_server channel has no weights", s.Weight)
+		bad("Kind %q is not allowed: it must be %q or %q", s.Kind, kvlocation.RouteMesh, kvlocation.ClientServer)
 	}
 	switch {
+	case s.Kind == kvlocation.ClientServer && s.Weight != 0 && s.Weight != 1:
+		bad("Weight %d is not allowed: a client_server channel has no weights", s.Weight)
 	case s.Weight == 0:
 		s.Weight = 1
 	case s.Weight == WeightOut:
 		s.Weight = 0
 	case s.Weight < 0 || s.Weight > MaxWeight:
-		return fmt.Errorf("Spec.Weight %d is not allowed: it must be 1 to %d, or %d for none", s.Weight, MaxWeight, WeightOut)
+		bad("Weight %d is not allowed: it must be 1 to %d, or %d for none", s.Weight, MaxWeight, WeightOut)
 	}
 	for _, f := range []struct {
 		name     string
@@ -89,8 +87,8 @@ func (s *Spec) check() error {
 			*f.v = f.def
 		}
 		if *f.v < 1 || *f.v > f.max {
-			return fmt.Errorf("Spec.%s %d is not allowed: it must be 1 to %d", f.name, *f.v, f.max)
+			bad("%s %d is not allowed: it must be 1 to %d", f.name, *f.v, f.max)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -178,7 +178,7 @@ func (cfg Config) Validate() error {
 	seen := map[string]bool{}
 	for i, spec := range cfg.Channels {
 		if err := spec.Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("Channels[%d]: %w", i, err))
+			errs = append(errs, under(fmt.Sprintf("Channels[%d]: ", i), err))
 		}
 		if seen[spec.Name] {
 			errs = append(errs, fmt.Errorf("Channels[%d]: Name %q is given twice", i, spec.Name))
@@ -208,7 +208,7 @@ func (cfg Config) checkObjects() error {
 	entry := -1
 	for i, t := range cfg.Types {
 		if err := t.Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("Types[%d]: %w", i, err))
+			errs = append(errs, under(fmt.Sprintf("Types[%d]: ", i), err))
 			continue
 		}
 		if first, twice := seen[name{t.Class, t.Name}]; twice {

@@ -80,13 +80,27 @@ func (cfg Config) checkSessions() error {
 		return nil
 	}
 	s := *cfg.Sessions // Tune fills in defaults
+	var errs []error
 	if s.Authenticate == nil {
-		return errors.New("Sessions.Authenticate is required: it decides who a client is")
+		errs = append(errs, errors.New("Sessions.Authenticate is required: it decides who a client is"))
 	}
 	if err := s.Tune(); err != nil {
-		return fmt.Errorf("Sessions.%w", err)
+		errs = append(errs, under("Sessions.", err))
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// under puts the place in the configuration before each thing that is wrong there.
+func under(place string, err error) error {
+	parts, several := err.(interface{ Unwrap() []error })
+	if !several {
+		return fmt.Errorf("%s%w", place, err)
+	}
+	var errs []error
+	for _, part := range parts.Unwrap() {
+		errs = append(errs, under(place, part))
+	}
+	return errors.Join(errs...)
 }
 
 // sessionConfig is the configuration of the node's sessions.

@@ -71,6 +71,12 @@ func TestConfigErrors(t *testing.T) {
 		"marker":           {Config{Mesh: "m", Supervision: Supervision{MarkerTime: 30 * 24 * time.Hour}}, []string{"Supervision.MarkerTime 720h0m0s", "1s to 168h0m0s"}},
 		"self-fencing":     {Config{Mesh: "m", SelfFence: &fence.SelfFence{After: -time.Second}}, []string{"SelfFence.After -1s", "1h0m0s"}},
 		"several at once":  {Config{Mesh: "*", RID: ">", StoreFailureGrace: 1}, []string{`Mesh "*"`, `RID ">"`, "StoreFailureGrace 1ns"}},
+		"several in a type": {Config{Mesh: "m", Types: []objects.Type{{Name: "a", Class: kvlocation.ClassActor, IdleAfter: time.Minute, MaxState: -1, Members: objects.SpotWide}}},
+			[]string{`Types[0]: type "a": New is required`, `Types[0]: type "a": IdleAfter 1m0s`, `Types[0]: type "a": MaxState -1`, `Types[0]: type "a": Members spot_wide`}},
+		"several in a channel": {Config{Mesh: "m", Channels: []channels.Spec{{Name: "a.b", Weight: 300, Queue: -1}}},
+			[]string{`Channels[0]: Spec.Name "a.b"`, "Channels[0]: Spec.Handler is required", "Channels[0]: Spec.Weight 300", "Channels[0]: Spec.Queue -1"}},
+		"several of sessions": {Config{Mesh: "m", Sessions: &session.Config{Heartbeat: time.Hour, MaxSessions: -1}},
+			[]string{"Sessions.Authenticate is required", "Sessions.Heartbeat 1h0m0s", "Sessions.MaxSessions -1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Start(t.Context(), tc.cfg)

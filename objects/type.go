@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -153,40 +154,48 @@ type Type struct {
 	Middleware []Middleware
 }
 
-// Validate checks every field, defaults filled in. Its error names the type, the field, the value and what is allowed.
+// Validate checks every field, defaults filled in. Its error names the type, and each field that is wrong with
+// its value and what is allowed.
 func (t Type) Validate() error { return t.check() }
 
-// check fills in defaults; its error names the field, the value and what is allowed.
+// check fills in defaults.
 func (t *Type) check() error {
-	if err := wire.CheckName("Type.Name", t.Name); err != nil {
-		return err
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("type %q: "+format, append([]any{t.Name}, args...)...))
 	}
+	errs = append(errs, wire.CheckName("Type.Name", t.Name))
 	switch t.Class {
 	case kvlocation.ClassActor, kvlocation.ClassEntrySpot, kvlocation.ClassUserSpot, kvlocation.ClassInstanceSpot:
 	default:
-		return fmt.Errorf("type %q: Class %q is not allowed: it must be actor, entry_spot, user_spot or instance_spot", t.Name, t.Class)
+		bad("Class %q is not allowed: it must be actor, entry_spot, user_spot or instance_spot", t.Class)
+	}
+	if t.New == nil {
+		bad("New is required")
 	}
 	switch {
-	case t.New == nil:
-		return fmt.Errorf("type %q: New is required", t.Name)
 	case t.OnPanic > DestroyOnPanic:
-		return fmt.Errorf("type %q: OnPanic %d is not allowed: it must be KeepOnPanic or DestroyOnPanic", t.Name, t.OnPanic)
+		bad("OnPanic %d is not allowed: it must be KeepOnPanic or DestroyOnPanic", t.OnPanic)
 	case t.OnPanic == DestroyOnPanic && t.Class == kvlocation.ClassEntrySpot:
-		return fmt.Errorf("type %q: OnPanic DestroyOnPanic is not allowed: an Entry Spot lives as long as its node", t.Name)
+		bad("OnPanic DestroyOnPanic is not allowed: an Entry Spot lives as long as its node")
+	}
+	switch {
 	case t.IdleAfter != 0 && t.Class != kvlocation.ClassInstanceSpot:
-		return fmt.Errorf("type %q: IdleAfter %v is not allowed: only instance spots are removed when idle", t.Name, t.IdleAfter)
+		bad("IdleAfter %v is not allowed: only instance spots are removed when idle", t.IdleAfter)
 	case t.IdleAfter != 0 && t.IdleAfter < minIdleAfter:
-		return fmt.Errorf("type %q: IdleAfter %v is not allowed: it must be 0 or at least %v", t.Name, t.IdleAfter, minIdleAfter)
+		bad("IdleAfter %v is not allowed: it must be 0 or at least %v", t.IdleAfter, minIdleAfter)
 	}
 	switch {
 	case t.Move > MoveState:
-		return fmt.Errorf("type %q: Move %d is not allowed: it must be MoveDisabled, MoveRecreate or MoveState", t.Name, t.Move)
+		bad("Move %d is not allowed: it must be MoveDisabled, MoveRecreate or MoveState", t.Move)
 	case t.Move != MoveDisabled && t.Class == kvlocation.ClassEntrySpot:
-		return fmt.Errorf("type %q: Move %s is not allowed: an Entry Spot stays at its node", t.Name, t.Move)
+		bad("Move %s is not allowed: an Entry Spot stays at its node", t.Move)
+	}
+	switch {
 	case t.Members > SpotWide:
-		return fmt.Errorf("type %q: Members %d is not allowed: it must be PerActor or SpotWide", t.Name, t.Members)
+		bad("Members %d is not allowed: it must be PerActor or SpotWide", t.Members)
 	case t.Members == SpotWide && t.Class != kvlocation.ClassUserSpot && t.Class != kvlocation.ClassInstanceSpot:
-		return fmt.Errorf("type %q: Members spot_wide is not allowed for the class %s: it must be user_spot or instance_spot", t.Name, t.Class)
+		bad("Members spot_wide is not allowed for the class %s: it must be user_spot or instance_spot", t.Class)
 	}
 	for _, f := range []struct {
 		name           string
@@ -202,14 +211,14 @@ func (t *Type) check() error {
 			*f.value = f.standard
 		}
 		if *f.value < 1 || *f.value > f.most {
-			return fmt.Errorf("type %q: %s %d is not allowed: it must be 1 to %d", t.Name, f.name, *f.value, f.most)
+			bad("%s %d is not allowed: it must be 1 to %d", f.name, *f.value, f.most)
 		}
 	}
 	if t.CreateTimeout == 0 {
 		t.CreateTimeout = DefaultCreateTimeout
 	}
 	if t.CreateTimeout < time.Millisecond || t.CreateTimeout > MaxCreateTimeout {
-		return fmt.Errorf("type %q: CreateTimeout %v is not allowed: it must be 1ms to %v", t.Name, t.CreateTimeout, MaxCreateTimeout)
+		bad("CreateTimeout %v is not allowed: it must be 1ms to %v", t.CreateTimeout, MaxCreateTimeout)
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -163,10 +163,12 @@ func (c *Config) check() error {
 }
 
 // Tune checks what concerns sessions alone, and fills in its defaults: everything from Authenticate on. Its error names
-// the field, the value and what is allowed.
+// each field that is wrong, its value and what is allowed.
 func (c *Config) Tune() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.Slow > DropOldest {
-		return fmt.Errorf("Slow %v is not allowed: it must be CloseSlow, DropNewest or DropOldest", c.Slow)
+		bad("Slow %v is not allowed: it must be CloseSlow, DropNewest or DropOldest", c.Slow)
 	}
 	for _, f := range []struct {
 		name           string
@@ -184,7 +186,7 @@ func (c *Config) Tune() error {
 			*f.value = f.standard
 		}
 		if *f.value < 1 || *f.value > f.most {
-			return fmt.Errorf("%s %d is not allowed: it must be 1 to %d", f.name, *f.value, f.most)
+			bad("%s %d is not allowed: it must be 1 to %d", f.name, *f.value, f.most)
 		}
 	}
 	for _, f := range []struct {
@@ -202,11 +204,11 @@ func (c *Config) Tune() error {
 			*f.value = f.standard
 		}
 		if *f.value < f.least || *f.value > f.most {
-			return fmt.Errorf("%s %v is not allowed: it must be %v to %v", f.name, *f.value, f.least, f.most)
+			bad("%s %v is not allowed: it must be %v to %v", f.name, *f.value, f.least, f.most)
 		}
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
-	return nil
+	return errors.Join(errs...)
 }
