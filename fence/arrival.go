@@ -52,9 +52,13 @@ type arrival struct {
 func openArrival(ctx context.Context, js jetstream.JetStream, stream string, mayAge bool) (*arrival, jetstream.StreamConfig, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
+	target := fmt.Sprintf("stream %q", stream)
 	s, err := js.Stream(ctx, stream)
-	if err != nil {
-		return nil, jetstream.StreamConfig{}, outcome.Wrap("open guarded stream", outcome.Unavailable, outcome.NotAccepted, "stream "+stream, "", err)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil, jetstream.StreamConfig{}, outcome.New("guard", outcome.NotConfigured, outcome.NotAccepted, target, "there is no such stream: make it first")
+	case err != nil:
+		return nil, jetstream.StreamConfig{}, outcome.Wrap("guard", outcome.Unavailable, outcome.NotAccepted, target, "", err)
 	}
 	c := s.CachedInfo().Config
 	why := ""
@@ -71,7 +75,7 @@ func openArrival(ctx context.Context, js jetstream.JetStream, stream string, may
 		why = "its maximum age ends what is old: allow message TTLs (AllowMsgTTL), so that the guard's record is exempt"
 	}
 	if why != "" {
-		return nil, c, outcome.New("open guarded stream", outcome.InvalidOperation, outcome.NotAccepted, "stream "+stream,
+		return nil, c, outcome.New("guard", outcome.InvalidOperation, outcome.NotAccepted, target,
 			"the stream would forget the highest token: "+why)
 	}
 	return &arrival{js: js, info: s, name: stream, window: c.Duplicates}, c, nil

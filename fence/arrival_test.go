@@ -57,9 +57,12 @@ func jetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
+// readyIn bounds waits for what should happen soon, on a slow machine.
+const readyIn = 2 * time.Minute
+
 func testContext(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), readyIn)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -106,7 +109,7 @@ func (a arrivals) value(t testing.TB, key string) string {
 // becomes waits until every replica shows the value.
 func (a arrivals) becomes(t testing.TB, key, want string) {
 	t.Helper()
-	fabrictest.Eventually(t, 20*time.Second, "key "+key+" to be "+want, func() bool { return a.value(t, key) == want })
+	fabrictest.Eventually(t, readyIn, "key "+key+" to be "+want, func() bool { return a.value(t, key) == want })
 }
 
 // published are the messages at orders.new, in order.
@@ -123,7 +126,7 @@ func (a arrivals) published(t testing.TB) string {
 	var out []string
 	for seq := uint64(1); seq <= info.State.LastSeq; seq++ {
 		var m *jetstream.RawStreamMsg
-		fabrictest.Eventually(t, 20*time.Second, "message to be readable", func() bool {
+		fabrictest.Eventually(t, readyIn, "message to be readable", func() bool {
 			m, err = s.GetMsg(testContext(t), seq)
 			return err == nil
 		})
@@ -236,7 +239,7 @@ func TestRaiseOfAnEmptyKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fabrictest.Eventually(t, 20*time.Second, "a plain client to create the key", func() bool {
+		fabrictest.Eventually(t, readyIn, "a plain client to create the key", func() bool {
 			_, err := kv.Create(testContext(t), "k", []byte("plain"))
 			return err == nil
 		})
@@ -453,6 +456,9 @@ func TestForgetfulStreams(t *testing.T) {
 	if _, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "ttl", TTL: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := OpenBucket(ctx, js, "nosuch"); !errors.Is(err, outcome.NotConfigured) || !strings.Contains(err.Error(), `"KV_nosuch": `) {
+		t.Fatalf("a bucket that is not there: %v", err)
+	}
 	if _, err := OpenBucket(ctx, js, "ttl"); !errors.Is(err, outcome.InvalidOperation) {
 		t.Errorf("a bucket with a TTL was opened: %v", err)
 	}
@@ -472,7 +478,7 @@ func TestForgetfulStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fabrictest.Eventually(t, 20*time.Second, "the message to age", func() bool {
+	fabrictest.Eventually(t, readyIn, "the message to age", func() bool {
 		info, err := st.Info(ctx)
 		return err == nil && info.State.Msgs == 1
 	})

@@ -85,35 +85,33 @@ func (c ElectionConfig) withDefaults() ElectionConfig {
 	return c
 }
 
-// Validate returns an error that names the field, its value and the allowed range, or what clashes.
+// Validate returns an error that names each field that is wrong, its value and the allowed range, or what clashes.
 func (c ElectionConfig) Validate() error {
 	c = c.withDefaults()
-	if err := wire.CheckName("leadership", c.Name); err != nil {
-		return err
-	}
-	if err := wire.CheckName("node", c.Node); err != nil {
-		return err
-	}
+	errs := []error{wire.CheckName("Name", c.Name), wire.CheckName("Node", c.Node)}
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	size := 0
 	for k, v := range c.Labels {
 		size += len(k) + len(v)
 	}
+	if size > 4<<10 {
+		bad("Labels of %d bytes are not allowed: they must have %d at most", size, 4<<10)
+	}
 	switch {
-	case size > 4<<10:
-		return fmt.Errorf("labels of %d bytes are not allowed: at most %d", size, 4<<10)
 	case c.TTL < MinTermTTL || c.TTL > MaxTermTTL:
-		return fmt.Errorf("TTL %v of a term is not allowed: it must be from %v to %v", c.TTL, MinTermTTL, MaxTermTTL)
+		bad("TTL %v is not allowed: it must be %v to %v", c.TTL, MinTermTTL, MaxTermTTL)
 	case c.Renew <= 0 || c.Margin <= 0 || c.Poll <= 0:
-		return fmt.Errorf("renewal interval %v, margin %v and poll %v must be above 0", c.Renew, c.Margin, c.Poll)
+		bad("Renew %v, Margin %v and Poll %v are not allowed: each must be above 0", c.Renew, c.Margin, c.Poll)
 	case 2*c.Renew+c.Margin > c.TTL:
-		return fmt.Errorf("renewal interval %v and margin %v clash with TTL %v: two renewals and the margin must fit", c.Renew, c.Margin, c.TTL)
-	case c.Backoff < 0 || c.MaxBackoff < c.Backoff:
-		return fmt.Errorf("backoff %v clashes with its maximum %v", c.Backoff, c.MaxBackoff)
+		bad("Renew %v and Margin %v clash with TTL %v: two renewals and the margin must fit", c.Renew, c.Margin, c.TTL)
+	}
+	if c.Backoff < 0 || c.MaxBackoff < c.Backoff {
+		bad("Backoff %v clashes with MaxBackoff %v: it must be 0 to that", c.Backoff, c.MaxBackoff)
 	}
 	if c.Fencing != nil {
-		return c.Fencing.Check()
+		errs = append(errs, c.Fencing.Check())
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Election is one candidate of a leadership. A leadership has any number of candidates; each leads one term after the
@@ -138,7 +136,7 @@ type Election struct {
 // NewElection returns a candidate. It writes nothing. The error is InvalidOperation for a wrong configuration.
 func NewElection(store *kvlocation.Store, cfg ElectionConfig) (*Election, error) {
 	if err := cfg.Validate(); err != nil {
-		return nil, outcome.Wrap("election", outcome.InvalidOperation, outcome.NotAccepted, fmt.Sprintf("leadership %q", cfg.Name), "", err)
+		return nil, outcome.Wrap("configure", outcome.InvalidOperation, outcome.NotAccepted, fmt.Sprintf("leadership %q", cfg.Name), "", err)
 	}
 	cfg = cfg.withDefaults()
 	cfg.Logger = cfg.Logger.With(zap.String("leadership", cfg.Name), zap.String("node", cfg.Node))

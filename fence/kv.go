@@ -21,8 +21,8 @@ type Bucket struct {
 	name    string
 }
 
-// OpenBucket finds the bucket. Unavailable says that it could not be read; InvalidOperation that it would forget the
-// highest token: buckets with a TTL are refused. ctx without a deadline is bounded by DefaultWriteTimeout.
+// OpenBucket finds the bucket. NotConfigured says that there is none; Unavailable that it could not be read; InvalidOperation
+// that it would forget the highest token: buckets with a TTL are refused. ctx without a deadline is bounded by DefaultWriteTimeout.
 func OpenBucket(ctx context.Context, js jetstream.JetStream, name string) (*Bucket, error) {
 	a, _, err := openArrival(ctx, js, "KV_"+name, false)
 	if err != nil {
@@ -37,7 +37,8 @@ var keyForm = regexp.MustCompile(`^[-/_=.a-zA-Z0-9]+$`)
 // binds it. It talks to no server. The error is InvalidOperation for a key that KV does not allow.
 func (b *Bucket) Guard(key, source string) (*KVGuard, error) {
 	if !keyForm.MatchString(key) || key[0] == '.' || key[len(key)-1] == '.' {
-		return nil, outcome.New("guard a key", outcome.InvalidOperation, outcome.NotAccepted, b.name+" "+key, "KV allows no such key")
+		return nil, outcome.New("guard", outcome.InvalidOperation, outcome.NotAccepted, fmt.Sprintf("key %q of bucket %q", key, b.name),
+			"it must be of A-Z, a-z, 0-9, -, /, _, = and ., and neither begin nor end with a dot")
 	}
 	return &KVGuard{
 		gate: NewGate(b.name+" "+key, source), arrival: b.arrival, subject: "$KV." + b.name + "." + key, turn: newOneAtATime(),

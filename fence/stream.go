@@ -19,8 +19,8 @@ type Stream struct {
 	ages    bool
 }
 
-// OpenStream finds the stream. Unavailable says that it could not be read; InvalidOperation that it would forget the
-// highest token: retention other than limits, a limit that discards the oldest, or a maximum age without message TTLs.
+// OpenStream finds the stream. NotConfigured says that there is none; Unavailable that it could not be read; InvalidOperation
+// that it would forget the highest token: retention other than limits, a limit that discards the oldest, or a maximum age without message TTLs.
 // ctx without a deadline is bounded by DefaultWriteTimeout.
 func OpenStream(ctx context.Context, js jetstream.JetStream, name string) (*Stream, error) {
 	a, c, err := openArrival(ctx, js, name, true)
