@@ -55,12 +55,15 @@ type departing struct {
 // Depart begins the departure of an object of this node: generation names its incarnation, 0 whatever is here. Nothing is
 // held yet, and the object goes on. Errors are *outcome.Error with NotAccepted: Unavailable when the object is not here
 // (RouteOf tells where it is, if that is known) or not open; NotFound for another generation; InvalidOperation with
-// ErrMoveDisabled, ErrNoMover or ErrMember, and for an Entry Spot; Unavailable with ErrMoving. It ends with Abort, Finish
+// ErrMoveDisabled, ErrNoMover or ErrMember, for an Entry Spot, and for a key of no kind; Unavailable with ErrMoving. It ends with Abort, Finish
 // or Fail.
 func (s *Service) Depart(ctx context.Context, key kvlocation.ObjectKey, generation uint64) (*Departure, error) {
 	const op = "move"
 	fail := func(kind outcome.Kind, detail string, cause error) (*Departure, error) {
 		return nil, outcome.Wrap(op, kind, outcome.NotAccepted, key.String(), detail, cause)
+	}
+	if key.Kind != kvlocation.KindActor && key.Kind != kvlocation.KindSpot {
+		return fail(outcome.InvalidOperation, fmt.Sprintf("Kind %q is not allowed: it must be actor or spot", key.Kind), nil)
 	}
 	if isEntry(key) {
 		return fail(outcome.InvalidOperation, "an Entry Spot stays at its node", nil)

@@ -327,6 +327,12 @@ func (s *Service) runFactory(ctx context.Context, o *object, input []byte) (Obje
 		if r.err == nil && r.inst == nil {
 			r.err = outcome.New("create", outcome.InternalFailure, outcome.NotAccepted, o.target(), "the factory returned no object")
 		}
+		if _, ok := r.inst.(Mover); o.reg.Move == MoveState && r.err == nil && !ok {
+			o.reg.noMover.Do(func() { // else it is found out when the node is drained
+				s.log.Warn("the type's Move is MoveState, and what its factory makes has no Capture and Restore: it will not move",
+					zap.String("type", o.reg.Name), zap.String("instance", fmt.Sprintf("%T", r.inst)))
+			})
+		}
 	})
 	select {
 	case r := <-done:

@@ -18,7 +18,7 @@ const (
 	// objects that load what they need, in Activator, from elsewhere.
 	MoveRecreate
 	// MoveState: the instance is a Mover. Its state is captured at the source, and restored at the target after the
-	// factory.
+	// factory. One that is none stays where it is (ErrNoMover): the log warns of it when the type's first object is made.
 	MoveState
 )
 

@@ -27,10 +27,11 @@ type regType struct {
 	Type
 	kind kvlocation.ObjectKind
 	// handle is Middleware around the instance's Handle; nil when there is no middleware.
-	handle Handler
-	owned  atomic.Int64 // slots that are taken
-	_      [64]byte     // senders write the first counter, and workers read what stands before it
-	counts [countShards]typeCounts
+	handle  Handler
+	noMover sync.Once    // the warning that its instances cannot move
+	owned   atomic.Int64 // slots that are taken
+	_       [64]byte     // senders write the first counter, and workers read what stands before it
+	counts  [countShards]typeCounts
 }
 
 // typeKey names a registered type: one name may be a type of several classes.

@@ -15,6 +15,7 @@ var (
 	errUnitTimeout = errors.New("the unit's time is over")
 	errTargetGone  = errors.New("the target has not said that it has committed, and its record cannot be read or does not say so")
 	errNoTarget    = errors.New("no node can take it")
+	errLeaving     = errors.New("the node moves its own objects away, and takes no others")
 	errInProgress  = errors.New("the objects of this node are being moved already")
 )
 
@@ -26,16 +27,20 @@ type failure struct {
 
 func (f *failure) Error() string { return string(f.reason) + ": " + f.text() }
 
-// text leaves out what the error of the move around it says, and the reason.
+// text leaves out what the error of the move around it says, and the reason. It adds where the object is, if the cause knows.
 func (f *failure) text() string {
 	text := f.cause.Error()
-	if e, ok := f.cause.(*outcome.Error); ok && e.Op == "move" {
+	var e *outcome.Error
+	if errors.As(f.cause, &e) && e.Op == "move" && e.Error() == text {
 		if text = e.Detail; e.Cause != nil && text != "" {
 			text += ": "
 		}
 		if e.Cause != nil {
 			text += e.Cause.Error()
 		}
+	}
+	if at, ok := objects.RouteOf(f.cause); ok && at.RID != "" {
+		text += ": it is at node " + at.RID
 	}
 	return text
 }
@@ -95,7 +100,7 @@ func reasonFor(err error) Reason {
 		return ShutdownRequested
 	case errors.Is(err, errInProgress):
 		return OperationInProgress
-	case errors.Is(err, errNoTarget), channels.IsNobody(err):
+	case errors.Is(err, errNoTarget), errors.Is(err, errLeaving), channels.IsNobody(err):
 		return TargetUnavailable
 	case errors.Is(err, errUnitTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err, outcome.DeadlineExceeded):
 		return DeadlineExceeded

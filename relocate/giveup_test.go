@@ -2,6 +2,8 @@ package relocate_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -182,6 +184,20 @@ func TestRefused(t *testing.T) {
 		t.Errorf("the record was written")
 	}
 	b.wantKept(id, n1)
+}
+
+// A node that is asked to move what has moved on says so once, and where it is.
+func TestMoveFromWhereItIsNot(t *testing.T) {
+	t.Parallel()
+	b, n1, _, _, id := three(t)
+	if _, err := n1.moves.Move(b.ctx(), actorKey(id), 0, "n2"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := n1.moves.Move(b.ctx(), actorKey(id), 0, "n2")
+	if !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) || strings.Count(err.Error(), "move actor") != 1 ||
+		!strings.HasSuffix(err.Error(), "node n1 does not own it: it is at node n2") {
+		t.Fatal(err)
+	}
 }
 
 // A source that stops while the store has not said whether *accepted* was written never serves the object again: the target may
