@@ -93,7 +93,10 @@ func (s *Service) call(ctx context.Context, op string, kind kvlocation.ObjectKin
 	if len(opts) == 0 && s.invoke == nil {
 		if o := s.rt.find(kind, id); o != nil {
 			reply, err := s.rt.request(ctx, o, op, data, nil, oneWay)
-			if err == nil || !errors.Is(err, errMoved) {
+			if err == nil {
+				return reply, nil
+			}
+			if elsewhere, err := s.elsewhere(o, err); !elsewhere {
 				return reply, err
 			}
 		}
@@ -139,9 +142,7 @@ func (s *Service) invokeCall(ctx context.Context, c *Call) (Reply, error) {
 		if err := c.fits(o.reg.Class, o.reg.Name); err != nil {
 			return Reply{}, err
 		}
-		c.asked(s.cfg.RID)
-		reply, err := s.rt.request(ctx, o, c.Op, c.Data, c.Header, c.OneWay)
-		if err == nil || !errors.Is(err, errMoved) {
+		if reply, elsewhere, err := s.deliverHere(ctx, c, o); !elsewhere {
 			return reply, err
 		}
 	}
@@ -160,6 +161,31 @@ func (s *Service) invokeCall(ctx context.Context, c *Call) (Reply, error) {
 		return s.activate(ctx, c, token, kvlocation.ClassInstanceSpot, c.Type, intentInstance)
 	}
 	return s.lookUpAndCall(ctx, c, token)
+}
+
+// deliverHere brings a message to an object of this process. elsewhere is true when it has not taken it, and it is to go on.
+func (s *Service) deliverHere(ctx context.Context, c *Call, o *object) (reply Reply, elsewhere bool, err error) {
+	c.asked(s.cfg.RID)
+	if reply, err = s.rt.request(ctx, o, c.Op, c.Data, c.Header, c.OneWay); err != nil {
+		elsewhere, err = s.elsewhere(o, err)
+	}
+	return reply, elsewhere, err
+}
+
+// elsewhere judges the error of a message to an object of this process: whether it is to go on like one that never found
+// the object here, because the object has moved, or the creation that the message waited for has found it at another node;
+// and what the error is for the caller.
+func (s *Service) elsewhere(o *object, err error) (bool, error) {
+	r, refused := err.(*refusal) // as the creation has ended: no cause of a turn's error
+	if !refused {
+		return errors.Is(err, errMoved), err
+	}
+	p, ok := parsePlace(r.route)
+	if ok {
+		token, _ := wire.EscapeID(o.id) // it was escaped before
+		s.learn(o.key(), token, o.reg.Class, o.reg.Name, p)
+	}
+	return ok, r.err
 }
 
 // fits refuses a message with instance intent to an object of another class or type.
@@ -198,9 +224,7 @@ func (s *Service) lookUpAndCall(ctx context.Context, c *Call, token string) (Rep
 	case p.is(s.cfg.RID, s.cfg.Lifecycle):
 		// It was made here a moment ago, or the replica that answered does not know yet that it is closed.
 		if o := s.rt.find(c.Kind, c.ID); o != nil {
-			c.asked(s.cfg.RID)
-			reply, err := s.rt.request(ctx, o, c.Op, c.Data, c.Header, c.OneWay)
-			if err == nil || !errors.Is(err, errMoved) {
+			if reply, elsewhere, err := s.deliverHere(ctx, c, o); !elsewhere {
 				return reply, err
 			}
 		}
@@ -410,8 +434,8 @@ func (s *Service) goOn(ctx context.Context, c *Call, token string, class Class, 
 		if o == nil {
 			return Reply{}, s.notHere(ctx, c.Op, c.key())
 		}
-		c.asked(s.cfg.RID)
-		return s.rt.request(ctx, o, c.Op, c.Data, c.Header, c.OneWay)
+		reply, _, err := s.deliverHere(ctx, c, o)
+		return reply, err
 	}
 	r := s.newRoute(c.key(), token, class, typ, p)
 	if p.phase == kvlocation.PhaseReady {

@@ -94,6 +94,57 @@ func TestStampede(t *testing.T) {
 	})
 }
 
+// What waits at a node for a creation that another node was faster with goes there, whoever asked here: with instance intent
+// or without it, for an answer or not. Nothing has begun for it.
+func TestWaitingForALostCreation(t *testing.T) {
+	t.Parallel()
+	m, tp := newMesh(t), newTape()
+	ty := types(tp.typ(kvlocation.ClassInstanceSpot, "room"))
+	a, b := m.node("a", ty), m.node("b", ty)
+	held := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindSpot, "r"), Action: fabrictest.HoldAlone})
+	calls := map[string]func() error{
+		"first": func() error {
+			return second(a.Spots().Request(m.ctx(), "r", []byte("first"), WithInstance("room"), AtNode("a")))
+		},
+		"intent":  func() error { return second(a.Spots().Request(m.ctx(), "r", []byte("intent"), WithInstance("room"))) },
+		"request": func() error { return second(a.Spots().Request(m.ctx(), "r", []byte("request"))) },
+		"send":    func() error { return a.Spots().Send(m.ctx(), "r", []byte("send")) },
+		"elsewhere": func() error {
+			return second(b.Spots().Request(m.ctx(), "r", []byte("elsewhere"), WithInstance("room"), AtNode("a")))
+		},
+	}
+	errs := map[string]chan error{}
+	for i, name := range []string{"first", "intent", "request", "send", "elsewhere"} {
+		c, call := make(chan error, 1), calls[name]
+		errs[name] = c
+		go func() { c <- call() }()
+		fabrictest.Eventually(t, long, name+" waits", func() bool {
+			o := a.rt.find(kvlocation.KindSpot, "r")
+			if o == nil {
+				return false
+			}
+			n, _ := o.waiting()
+			return n == i+1
+		})
+	}
+	held.Wait(t)
+	if _, err := b.Spots().Request(m.ctx(), "r", []byte("faster"), WithInstance("room"), AtNode("b")); err != nil {
+		t.Fatal(err)
+	}
+	held.Release()
+	for name, c := range errs {
+		if err := within(t, c, name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	fabrictest.Eventually(t, long, "all have run at the other node", func() bool { return len(tp.ran("r")) == 1+len(calls) })
+	for _, turn := range tp.ran("r") {
+		if !strings.HasPrefix(turn, "b/1: ") {
+			t.Errorf("a turn ran as %q", turn)
+		}
+	}
+}
+
 // Races on the last slot lose cleanly, and a slot that is given back can be used again.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
@@ -325,8 +376,8 @@ func TestLargeInput(t *testing.T) {
 		if _, err := c.Actors().Create(m.ctx(), "user", id, input); err != nil {
 			t.Fatal(err)
 		}
-		if tp.inputs[id] != string(input) {
-			t.Fatalf("the factory got %d bytes of %d", len(tp.inputs[id]), size)
+		if tp.input(id) != string(input) {
+			t.Fatalf("the factory got %d bytes of %d", len(tp.input(id)), size)
 		}
 		large := size > 64<<10
 		if large {

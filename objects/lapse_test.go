@@ -17,11 +17,11 @@ import (
 	"natsfabric/outcome"
 )
 
-// isolate cuts a node off until its lease has lapsed.
+// isolate cuts a node off until its lease has lapsed and its Service knows.
 func (n *meshNode) isolate() {
 	n.m.t.Helper()
 	n.proxy.Apply(fabrictest.RefuseReconnect, fabrictest.Cut)
-	fabrictest.Eventually(n.m.t, long, "the lease lapses", func() bool { return n.lease.Admit() != nil })
+	fabrictest.Eventually(n.m.t, long, "the lease lapses", func() bool { return n.lease.Admit() != nil && !n.held.Load() })
 }
 
 // member is what a node knows of another one.
@@ -33,12 +33,14 @@ func (n *meshNode) member(rid string) (*kvlocation.Member, error) {
 	return &m, nil
 }
 
-// reunite lets the node back, and waits until it holds a lease of a new generation.
+// reunite lets the node back, and waits until it holds a lease of a new generation and serves under it.
 func (n *meshNode) reunite() {
 	n.m.t.Helper()
 	old := n.lease.Generation()
 	n.proxy.Heal()
-	fabrictest.Eventually(n.m.t, long, "the lease is regained", func() bool { return n.lease.Generation() != old && n.lease.Admit() == nil })
+	fabrictest.Eventually(n.m.t, long, "the lease is regained", func() bool {
+		return n.lease.Generation() != old && n.lease.Admit() == nil && n.held.Load()
+	})
 }
 
 // After a lapse each object opens only after a compare-and-set that puts the new lease generation into its record, lazily;

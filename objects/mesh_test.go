@@ -39,6 +39,7 @@ type meshNode struct {
 	dir    *kvlocation.Directory
 	router *channels.Router
 	stop   func()
+	held   atomic.Bool // the Service and the router know of a lease
 }
 
 func newMesh(t *testing.T) *mesh {
@@ -56,7 +57,7 @@ func (m *mesh) connect(url, name string, onState func(up bool)) *nats.Conn {
 	m.t.Helper()
 	opts := []nats.Option{
 		nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond),
-		nats.RetryOnFailedConnect(false),
+		nats.RetryOnFailedConnect(false), nats.Timeout(long),
 	}
 	if onState != nil {
 		opts = append(opts, nats.DisconnectErrHandler(func(*nats.Conn, error) { onState(false) }), nats.ReconnectHandler(func(*nats.Conn) { onState(true) }))
@@ -151,13 +152,18 @@ func (m *mesh) start(rid string, opts ...nodeOption) *meshNode {
 	for _, f := range opts {
 		f(&cfg, &lease)
 	}
-	rc := channels.Config{Mesh: cfg.Mesh, Conn: n.nc, LeaseOf: n.store.LeaseOf, ClientName: "test"}
+	// As the fabric's clients do, the test's know the store's clock: a node that was held up by the machine for a second
+	// refuses what it cannot date.
+	clock := kvlocation.NewClock(kvlocation.DefaultTTL)
+	rc := channels.Config{Mesh: cfg.Mesh, Conn: n.nc, LeaseOf: n.store.LeaseOf, ClientName: "test", Clock: clock}
 	if rid != "" {
 		if n.lease, err = n.store.AcquireLease(ctx, lease); err != nil {
 			t.Fatal(err)
 		}
 		cfg.Lease, cfg.Lifecycle = n.lease, n.lease.Lifecycle()
 		rc.RID, rc.Lifecycle, rc.ClientName, rc.Clock, rc.Gate = rid, cfg.Lifecycle, "", n.lease.Clock(), n.lease
+	} else {
+		fabrictest.Eventually(t, long, "the store tells its time", func() bool { return n.store.ReadClock(ctx, clock) == nil })
 	}
 	if n.dir, err = n.store.OpenDirectory(ctx, kvlocation.DirectoryConfig{Lease: n.lease}); err != nil {
 		t.Fatal(err)
@@ -178,6 +184,7 @@ func (m *mesh) start(rid string, opts ...nodeOption) *meshNode {
 		}
 	}
 	up.Store(&onState)
+	n.held.Store(n.lease != nil)
 	events := make(chan struct{})
 	go n.follow(events)
 	n.stop = func() {
@@ -220,9 +227,11 @@ func (n *meshNode) follow(done chan struct{}) {
 		case e.Kind == kvlocation.LeaseRegained:
 			n.Regained()
 			_ = n.router.SetServing(true)
+			n.held.Store(true)
 		default:
 			n.Lapsed()
 			_ = n.router.SetServing(false)
+			n.held.Store(false)
 		}
 	}
 }
@@ -252,6 +261,38 @@ func (m *mesh) ctxFor(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(m.t.Context(), d)
 	m.t.Cleanup(cancel)
 	return ctx
+}
+
+// late runs an operation that is under way at somebody's when its time ends, and returns its error. One whose time was over
+// before is run again, and has more.
+func (m *mesh) late(op func(ctx context.Context) error) (err error) {
+	m.t.Helper()
+	for d := 300 * time.Millisecond; d < long; d *= 2 {
+		if err = op(m.ctxFor(d)); err == nil {
+			m.t.Fatal("it has ended before its time")
+		}
+		if !errors.Is(err, outcome.NotAccepted) {
+			return err
+		}
+	}
+	return err
+}
+
+// reached runs a try that puts a fault in place and does something that the fault strikes before ctx ends, and returns
+// the fault. A try whose time was over before that is made again, with more time.
+func (m *mesh) reached(try func(ctx context.Context, n int) *fabrictest.Armed) *fabrictest.Armed {
+	m.t.Helper()
+	n := 1
+	for d := 500 * time.Millisecond; d < long; d *= 2 {
+		armed := try(m.ctxFor(d), n)
+		if armed.Count() > 0 {
+			return armed
+		}
+		armed.Disarm()
+		n++
+	}
+	m.t.Fatal("the fault has not struck in time")
+	return nil
 }
 
 // entry reads a record as it is.
@@ -331,6 +372,26 @@ func (o *taped) Closing(_ context.Context, self *Self, why CloseReason) error {
 	defer o.tape.mu.Unlock()
 	o.tape.closings[self.ID()] = why
 	return nil
+}
+
+// turn sets what the turns do from now on.
+func (t *tape) turn(f func(ctx context.Context, req *Request) (Reply, error, bool)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.onTurn = f
+}
+
+// input is what the last factory of an ID was given, closing why an object was closed.
+func (t *tape) input(id string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.inputs[id]
+}
+
+func (t *tape) closing(id string) CloseReason {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.closings[id]
 }
 
 func (t *tape) made(id string) int {
