@@ -178,6 +178,19 @@ func (h *host) request(ctx context.Context, o *object, data string) (string, err
 	return string(r.Data), err
 }
 
+// late makes a request that waits at the object when its time, at first d, ends, and returns its error. One whose time was
+// over before it was offered is made again, with more.
+func (h *host) late(ctx context.Context, o *object, data string, d time.Duration) error {
+	for ; ; d *= 2 {
+		brief, cancel := context.WithTimeout(ctx, d)
+		_, err := h.request(brief, o, data)
+		cancel()
+		if !errors.Is(err, outcome.NotAccepted) || d > long {
+			return err
+		}
+	}
+}
+
 func (h *host) send(o *object, data string) error {
 	_, err := h.rt.request(context.Background(), o, opSend, []byte(data), nil, true)
 	return err

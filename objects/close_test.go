@@ -82,15 +82,17 @@ func (c *closer) Closing(ctx context.Context, _ *Self, why CloseReason) error {
 func TestIdleRemoval(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, 10, Type{Name: "t", Class: kvlocation.ClassInstanceSpot, IdleAfter: 200 * time.Millisecond})
-	busy, idle := h.object(t, "busy", echo), h.object(t, "idle", echo)
+	gate := make(chan struct{})
+	busy := h.object(t, "busy", handle(func(context.Context, *Request) (Reply, error) { <-gate; return Reply{}, nil }))
+	ended := make(chan error, 1)
+	go func() { _, err := h.request(context.Background(), busy, ""); ended <- err }()
+	waitRunning(t, busy)
+	begun := time.Now()
+	idle := h.object(t, "idle", echo)
 	if _, err := h.request(context.Background(), idle, ""); err != nil {
 		t.Fatal(err)
 	}
-	begun := time.Now()
 	eventually(t, func() error {
-		if _, err := h.request(context.Background(), busy, ""); err != nil && time.Since(begun) < time.Second {
-			t.Fatal(err)
-		}
 		if why, ok := h.closedWhy("idle"); !ok || why != CloseIdle {
 			return fmt.Errorf("closed: %v, %q", ok, why)
 		}
@@ -99,15 +101,31 @@ func TestIdleRemoval(t *testing.T) {
 	if since := time.Since(begun); since < 100*time.Millisecond {
 		t.Errorf("closed after %v", since)
 	}
+	if _, ok := h.closedWhy("busy"); ok {
+		t.Error("closed within a turn")
+	}
+	close(gate)
+	if err := within(t, ended, "the turn"); err != nil {
+		t.Error(err)
+	}
 	eventually(t, func() error {
 		if _, ok := h.closedWhy("busy"); !ok {
 			return errors.New("what has become idle is still open")
 		}
+		if n := h.rt.clock.count(); n != 0 {
+			return fmt.Errorf("%d timers are left", n)
+		}
 		return nil
 	})
-	if n := h.rt.clock.count(); n != 0 {
-		t.Errorf("%d timers are left", n)
-	}
+}
+
+// dueNow makes the time of a timer come.
+func (c *clock) dueNow(t *timer) {
+	c.mu.Lock()
+	heap.Remove(&c.heap, t.index)
+	t.state, t.due = timerDue, tick()
+	c.mu.Unlock()
+	c.fire(t)
 }
 
 // What had a turn a moment ago is not idle, nor is what has one: the look at it closes it only after its time.
@@ -126,13 +144,7 @@ func TestIdleIsMeasuredFromTheLastTurn(t *testing.T) {
 		o.mu.Lock()
 		o.idle = tick().add(-since)
 		o.mu.Unlock()
-		c := h.rt.clock
-		c.mu.Lock()
-		timer := o.timers.own[0]
-		heap.Remove(&c.heap, timer.index)
-		timer.state = timerDue
-		c.mu.Unlock()
-		c.fire(timer)
+		h.rt.clock.dueNow(o.timers.own[0])
 	}
 	look(time.Hour - time.Minute)
 	if c := h.rt.clock; c.count() != 1 || c.heap[0].due > tick().add(time.Minute) {

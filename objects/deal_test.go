@@ -345,13 +345,6 @@ func TestTimeOfTurnsCounts(t *testing.T) {
 	if n := len(ran); n != 4 {
 		t.Errorf("%d turns ran before the lapse was noticed", n)
 	}
-	// While it is adopted, the deadline of what asks for it passes.
-	h.mu.Lock()
-	h.onAdopt = func(context.Context, *object) error { <-time.After(50 * time.Millisecond); return nil }
-	h.mu.Unlock()
-	late := newInbound("late")
-	late.deadline = time.Now().Add(time.Hour)
-	e := newRemote(late)
 	h.regain()
 	eventually(t, func() error {
 		if len(ran) != 5 {
@@ -359,10 +352,23 @@ func TestTimeOfTurnsCounts(t *testing.T) {
 		}
 		return nil
 	})
+	// While it is adopted, the deadline of what asks for it passes.
 	h.lapse()
+	late := newInbound("late")
+	h.mu.Lock()
+	h.onAdopt = func(context.Context, *object) error {
+		eventually(t, func() error {
+			if !late.Past(time.Now()) {
+				return errors.New("not past")
+			}
+			return nil
+		})
+		return nil
+	}
+	h.mu.Unlock()
 	h.regain()
-	late.deadline, e.deadline = time.Now().Add(20*time.Millisecond), tick().add(20*time.Millisecond)
-	if because := o.offer(e); because != whyNot {
+	late.deadline = time.Now().Add(500 * time.Millisecond) // which its offer has to come before
+	if because := o.offer(newRemote(late)); because != whyNot {
 		t.Fatal(because)
 	}
 	wantOutcome(t, within(t, late.failed, "the end of the late one"), outcome.DeadlineExceeded, outcome.Accepted)

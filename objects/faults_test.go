@@ -81,29 +81,37 @@ func TestUnknownIsPursued(t *testing.T) {
 	m, tp := newMesh(t), newTape()
 	a := m.node("a", types(tp.typ(kvlocation.ClassActor, "user")))
 	c := m.node("b") // which says its deadline, as a client without the store's clock does not
+	// create makes an Actor in a time that ends while the fault strikes its writes.
+	create := func(name string, tr fabrictest.Trigger) (armed *fabrictest.Armed, id string) {
+		t.Helper()
+		return m.reached(func(ctx context.Context, try int) *fabrictest.Armed {
+			id = fmt.Sprint(name, try)
+			tr.Dir, tr.Subject, tr.Times, tr.Action = fabrictest.ToServer, m.writesOf(kvlocation.KindActor, id), -1, fabrictest.Drop
+			armed := a.proxy.Arm(tr)
+			_, err := c.Actors().Create(ctx, "user", id, []byte("mine"))
+			if armed.Count() > 0 {
+				wantError(t, err, outcome.DeadlineExceeded, outcome.Unknown)
+			}
+			return armed
+		}), id
+	}
 	for nth, step := range []string{"creating", "ready"} {
-		armed := a.proxy.Arm(fabrictest.Trigger{
-			Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindActor, step), Nth: nth + 1, Answer: true, Times: -1, Action: fabrictest.Drop,
-		})
-		_, err := c.Actors().Create(m.ctxFor(700*time.Millisecond), "user", step, nil)
-		wantError(t, err, outcome.DeadlineExceeded, outcome.Unknown)
+		armed, id := create(step, fabrictest.Trigger{Nth: nth + 1, Answer: true})
 		fabrictest.Eventually(t, long, "the node pursues it", func() bool { return armed.Count() > 1 })
 		armed.Disarm()
 		fabrictest.Eventually(t, long, "the actor is Ready", func() bool {
-			o := a.rt.find(kvlocation.KindActor, step)
-			return o != nil && !o.isCreating() && m.entry(c, kvlocation.KindActor, step).Phase() == kvlocation.PhaseReady
+			o := a.rt.find(kvlocation.KindActor, id)
+			return o != nil && !o.isCreating() && m.entry(c, kvlocation.KindActor, id).Phase() == kvlocation.PhaseReady
 		})
-		if tp.made(step) != 1 {
-			t.Fatalf("%d factories", tp.made(step))
+		if tp.made(id) != 1 {
+			t.Fatalf("%d factories", tp.made(id))
 		}
 	}
 	// It was lost for ever, because somebody else was faster: the order ends, and the other's record is made on by the
 	// next one.
-	armed := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindActor, "lost"), Times: -1, Action: fabrictest.Drop})
-	_, err := c.Actors().Create(m.ctxFor(700*time.Millisecond), "user", "lost", []byte("mine"))
-	wantError(t, err, outcome.DeadlineExceeded, outcome.Unknown)
-	_, err = c.store.Create(m.ctx(), kvlocation.NewObject{
-		Key: kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: "lost"}, Class: kvlocation.ClassActor, Type: "user",
+	armed, lost := create("lost", fabrictest.Trigger{})
+	_, err := c.store.Create(m.ctx(), kvlocation.NewObject{
+		Key: kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: lost}, Class: kvlocation.ClassActor, Type: "user",
 		Owner: kvlocation.Owner{RID: "dead", Lifecycle: 1, Lease: 1}, Activation: []byte(`{"input":"b2xk"}`),
 	})
 	if err != nil {
@@ -111,12 +119,12 @@ func TestUnknownIsPursued(t *testing.T) {
 	}
 	armed.Disarm()
 	fabrictest.Eventually(t, long, "the order ends", func() bool { return a.Metrics().Creating == 0 })
-	if _, created, err := c.Actors().GetOrCreate(m.ctx(), "user", "lost", []byte("mine")); err != nil || created {
+	if _, created, err := c.Actors().GetOrCreate(m.ctx(), "user", lost, []byte("mine")); err != nil || created {
 		t.Fatalf("%v, %v", created, err)
 	}
-	e := m.entry(c, kvlocation.KindActor, "lost")
-	if e.Phase() != kvlocation.PhaseReady || e.Record.OwnerGeneration != 2 || tp.inputs["lost"] != "old" {
-		t.Fatalf("input %q, record %+v", tp.inputs["lost"], e.Record)
+	e := m.entry(c, kvlocation.KindActor, lost)
+	if e.Phase() != kvlocation.PhaseReady || e.Record.OwnerGeneration != 2 || tp.input(lost) != "old" {
+		t.Fatalf("input %q, record %+v", tp.input(lost), e.Record)
 	}
 }
 
@@ -139,7 +147,7 @@ func TestUnknownCloseServesNobody(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- c.Actors().Destroy(m.ctx(), ref) }()
 	armed.Wait(t)
-	_, err = c.Actors().Request(m.ctxFor(300*time.Millisecond), "x", []byte("late"))
+	err = m.late(func(ctx context.Context) error { return second(c.Actors().Request(ctx, "x", []byte("late"))) })
 	wantError(t, err, outcome.DeadlineExceeded, outcome.Unknown)
 	_, err = a.Actors().Request(m.ctxFor(300*time.Millisecond), "x", []byte("late"))
 	wantError(t, err, outcome.DeadlineExceeded, outcome.NotAccepted)
@@ -161,28 +169,31 @@ func TestNoAnswerAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	m, tp := newMesh(t), newTape()
 	a := m.node("a", types(tp.typ(kvlocation.ClassActor, "user")))
-	ref, err := a.Actors().Create(m.ctx(), "user", "x", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	armed := a.proxy.Arm(fabrictest.Trigger{
-		Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindActor, "x"), Answer: true, Times: -1, Action: fabrictest.Drop,
-	})
 	// A caller that hears whatever is said to it, however late.
 	nc := m.connect(m.server.URL(), "caller", nil)
 	defer nc.Close()
-	const inbox = "fab.m.client.test"
-	answers, err := nc.SubscribeSync(inbox + ".>")
-	if err != nil {
-		t.Fatal(err)
-	}
-	deadline := a.router.StoreDeadline(time.Now().Add(500 * time.Millisecond))
-	reply := wire.AppendReply(nil, inbox, wire.ReplyBlob{Token: 1, Deadline: deadline})
-	subject := a.subject("a", a.lease.Lifecycle(), verbEnd, kvlocation.KindActor, "x")
-	if err := nc.PublishRequest(subject, string(reply), fmt.Appendf(nil, `{"generation":%d}`, ref.Generation)); err != nil {
-		t.Fatal(err)
-	}
-	armed.Wait(t)
+	var answers *nats.Subscription
+	id := ""
+	armed := m.reached(func(ctx context.Context, try int) *fabrictest.Armed {
+		id = fmt.Sprint("x", try)
+		ref := must[ActorRef](t)(a.Actors().Create(m.ctx(), "user", id, nil))
+		armed := a.proxy.Arm(fabrictest.Trigger{
+			Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindActor, id), Answer: true, Times: -1, Action: fabrictest.Drop,
+		})
+		inbox := fmt.Sprint("fab.m.client.test", try)
+		var err error
+		if answers, err = nc.SubscribeSync(inbox + ".>"); err != nil {
+			t.Fatal(err)
+		}
+		local, _ := ctx.Deadline()
+		reply := wire.AppendReply(nil, inbox, wire.ReplyBlob{Token: uint64(try), Deadline: a.router.StoreDeadline(local)})
+		subject := a.subject("a", a.lease.Lifecycle(), verbEnd, kvlocation.KindActor, id)
+		if err := nc.PublishRequest(subject, string(reply), fmt.Appendf(nil, `{"generation":%d}`, ref.Generation)); err != nil {
+			t.Fatal(err)
+		}
+		<-ctx.Done()
+		return armed
+	})
 	fabrictest.Eventually(t, long, "the operation ends", func() bool { return a.working.Load() == 0 })
 	for _, c := range []*nats.Conn{a.nc, nc} {
 		if err := c.FlushTimeout(long); err != nil {
@@ -194,7 +205,7 @@ func TestNoAnswerAtTheDeadline(t *testing.T) {
 		t.Errorf("it was told: %v (%v)", said.Header, err)
 	}
 	armed.Disarm()
-	fabrictest.Eventually(t, long, "the actor is closed all the same", func() bool { return a.rt.find(kvlocation.KindActor, "x") == nil })
+	fabrictest.Eventually(t, long, "the actor is closed all the same", func() bool { return a.rt.find(kvlocation.KindActor, id) == nil })
 }
 
 // The store is away at each step: what was certainly not written is NotAccepted, and what may have been is Unknown; when it
@@ -211,20 +222,24 @@ func TestStoreAway(t *testing.T) {
 		})
 	}
 	for nth, step := range []string{"creating", "ready"} {
-		armed := away(step, nth+1)
-		_, err := c.Actors().Create(m.ctxFor(500*time.Millisecond), "user", step, nil)
-		if err == nil {
-			t.Fatal("it was created without a store")
-		}
-		if nth == 1 {
-			wantError(t, err, outcome.DeadlineExceeded, outcome.Unknown)
-		}
-		armed.Disarm()
+		id := ""
+		m.reached(func(ctx context.Context, try int) *fabrictest.Armed {
+			id = fmt.Sprint(step, try)
+			armed := away(id, nth+1)
+			_, err := c.Actors().Create(ctx, "user", id, nil)
+			if err == nil {
+				t.Fatal("it was created without a store")
+			}
+			if nth == 1 && armed.Count() > 0 {
+				wantError(t, err, outcome.DeadlineExceeded, outcome.Unknown)
+			}
+			return armed
+		}).Disarm()
 		fabrictest.Eventually(t, long, "it is there, or can be made", func() bool {
-			_, _, err := c.Actors().GetOrCreate(m.ctx(), "user", step, nil)
+			_, _, err := c.Actors().GetOrCreate(m.ctx(), "user", id, nil)
 			return err == nil
 		})
-		if _, err := c.Actors().Request(m.ctx(), step, nil); err != nil {
+		if _, err := c.Actors().Request(m.ctx(), id, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -275,13 +290,18 @@ func TestTakeover(t *testing.T) {
 	if before.Phase() != kvlocation.PhaseCreating || !strings.Contains(string(before.Record.Activation), "first") {
 		t.Fatalf("the record is %+v", before.Record)
 	}
-	// While the creator's lease lives nobody takes over: the operation queues at the creator, or hears that it cannot
-	// be reached.
-	a.vanish()
-	_, err := c.Spots().Request(m.ctxFor(2*time.Second), spot, []byte("early"), WithInstance("room"))
-	if err == nil {
-		t.Fatal("a living creator's record was taken over")
+	// While the creator's lease lives nobody takes over from it: who cannot reach it hears that.
+	token := must[string](t)(wire.EscapeID(spot))
+	unreached := c.proxy.Arm(fabrictest.Trigger{
+		Dir: fabrictest.ToServer, Subject: a.subject("a", a.cfg.Lifecycle, "*", kvlocation.KindSpot, token), Times: -1, Action: fabrictest.NoResponders,
+	})
+	_, err := c.Spots().Request(m.ctx(), spot, []byte("early"), WithInstance("room"))
+	wantError(t, err, outcome.Unavailable, outcome.NotAccepted)
+	if unreached.Count() == 0 {
+		t.Fatal("the creator was not asked")
 	}
+	unreached.Disarm()
+	a.vanish()
 	var reply Reply
 	fabrictest.Eventually(t, long, "the record is taken over", func() bool {
 		var err error
@@ -300,8 +320,8 @@ func TestTakeover(t *testing.T) {
 	}
 	// An ordinary message does the same for an Actor, whose own creator never answers.
 	reply, err = c.Actors().Request(m.ctx(), actor, []byte("hello"))
-	if err != nil || !strings.HasPrefix(string(reply.Data), "b ") || tp.inputs[actor] != "input" {
-		t.Fatalf("%q, %v, input %q", reply.Data, err, tp.inputs[actor])
+	if err != nil || !strings.HasPrefix(string(reply.Data), "b ") || tp.input(actor) != "input" {
+		t.Fatalf("%q, %v, input %q", reply.Data, err, tp.input(actor))
 	}
 	if e := m.entry(c, kvlocation.KindActor, actor); e.Record.OwnerGeneration != 2 || len(e.Record.Activation) != 0 {
 		t.Fatalf("the record is %+v", e.Record)
@@ -382,8 +402,8 @@ func TestTakeoverOfWhatIsGone(t *testing.T) {
 	if _, created, err := c.Actors().GetOrCreate(m.ctx(), "user", "c2", []byte("new")); err != nil || created {
 		t.Fatalf("%v, %v", created, err)
 	}
-	if tp.inputs["c1"] != "old" || tp.inputs["c2"] != "old" {
-		t.Fatalf("inputs %v", tp.inputs)
+	if tp.input("c1") != "old" || tp.input("c2") != "old" {
+		t.Fatalf("inputs %q, %q", tp.input("c1"), tp.input("c2"))
 	}
 	if err := b.Actors().Destroy(m.ctx(), ActorRef{ID: "c3", Generation: e.Generation()}); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"natsfabric/fabrictest"
 	"natsfabric/kvlocation"
@@ -321,10 +320,15 @@ func TestCloseThatDidNotRun(t *testing.T) {
 	spot := must[SpotRef](t)(b.Spots().Create(m.ctx(), "hall", "h", nil))
 	go func() { _, _ = b.Spots().Request(m.ctx(), "h", nil) }()
 	<-begun
-	if err := b.Spots().Close(m.ctxFor(300*time.Millisecond), spot); !errors.Is(err, outcome.DeadlineExceeded) {
-		t.Fatal(err)
-	}
-	ms := a.rt.find(kvlocation.KindSpot, "h").m.Load()
+	o := a.rt.find(kvlocation.KindSpot, "h")
+	fabrictest.Eventually(t, long, "a close waits for its turn when its time ends", func() bool {
+		if err := m.late(func(ctx context.Context) error { return b.Spots().Close(ctx, spot) }); !errors.Is(err, outcome.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		n, _ := o.waiting()
+		return n > 0
+	})
+	ms := o.m.Load()
 	fabrictest.Eventually(t, long, "the node gives the close up", func() bool {
 		ms.mu.Lock()
 		defer ms.mu.Unlock()

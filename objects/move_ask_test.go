@@ -74,11 +74,12 @@ func TestMoveEndToCome(t *testing.T) {
 	m := w.move(w.a, w.b, key).prepare()
 	o := w.a.rt.find(key.Kind, key.ID)
 	o.rt.clock.closeAgain(o, CloseAsked)
-	if err := m.d.Seal(w.ctx()); err != nil {
-		t.Fatal(err)
+	err := m.d.Seal(w.ctx())
+	if err == nil { // else a slow machine has tried it already
+		_, err = m.d.Capture(w.ctx())
 	}
-	if _, err := m.d.Capture(w.ctx()); !errors.Is(err, ErrMoving) {
-		t.Fatalf("it was captured: %v", err)
+	if !errors.Is(err, ErrMoving) {
+		t.Fatalf("it leaves: %v", err)
 	}
 	m.abort()
 	fabrictest.Eventually(t, long, "the object ends", func() bool {

@@ -81,9 +81,7 @@ func TestMoveTargetLost(t *testing.T) {
 	_, err := w.a.Actors().Request(w.ctx(), key.ID, nil)
 	wantError(t, err, outcome.Unavailable, outcome.NotAccepted)
 	m.a.Abort(nil)
-	if owed := w.a.owed.now(); owed != 0 {
-		t.Fatalf("%d answers are owed", owed)
-	}
+	fabrictest.Eventually(t, long, "no answer is owed", func() bool { return w.a.owed.now() == 0 })
 }
 
 // TestMoveHoldBounds: the hold of a unit is bounded; what is beyond is refused, and nothing is lost.

@@ -25,7 +25,7 @@ func TestMoveTimers(t *testing.T) {
 			w.led.gate = func(_ context.Context, req *Request) error {
 				switch self := req.Self(); string(req.Data()) {
 				case "set":
-					return errors.Join(self.SetTimer("soon", 0, []byte("s")), self.SetTimer("later", 300*time.Millisecond, nil),
+					return errors.Join(self.SetTimer("soon", 0, []byte("s")), self.SetTimer("later", time.Hour, nil),
 						self.SetTimer("far", time.Hour, nil), self.SetTimer("never", time.Hour, nil))
 				case "slow":
 					// Due while it runs: before the seal, so that it waits as accepted mail.
@@ -39,6 +39,7 @@ func TestMoveTimers(t *testing.T) {
 				return nil
 			}
 			w.request(w.c, key, "set")
+			fabrictest.Eventually(t, long, "the first timer has run", func() bool { return len(w.led.of("one")) == 2 })
 			m := w.move(w.a, w.b, key).prepare()
 			slow := w.later(w.c, key, "slow")
 			<-begun
@@ -52,11 +53,10 @@ func TestMoveTimers(t *testing.T) {
 			go func() { sealed <- m.d.Seal(w.ctx()) }()
 			fabrictest.Eventually(t, long, "sealed", func() bool { return o.is() == objectSealed })
 			// One more is due while the object is sealed.
-			fabrictest.Eventually(t, long, "the other timer is due", func() bool {
-				o.rt.clock.mu.Lock()
-				defer o.rt.clock.mu.Unlock()
-				return o.timers.named["later"].state == timerDue
-			})
+			o.rt.clock.mu.Lock()
+			later := o.timers.named["later"]
+			o.rt.clock.mu.Unlock()
+			o.rt.clock.dueNow(later)
 			close(goOn)
 			if err := <-sealed; err != nil {
 				t.Fatal(err)
@@ -224,9 +224,11 @@ func TestMoveRestoreFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		cargo := must[*Cargo](t)(m.d.Capture(w.ctx()))
-		ctx, cancel := context.WithTimeout(w.ctx(), 500*time.Millisecond)
+		ctx := w.ctx()
+		if name == "hangs" {
+			ctx = w.ctxFor(500 * time.Millisecond)
+		}
 		err := m.a.Load(ctx, cargo)
-		cancel()
 		if err == nil || !c.check(err) || !errors.Is(err, outcome.NotAccepted) {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -333,7 +335,7 @@ func TestMoveRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.b.SetPlacing(true)
-	a := must[*Arrival](t)(w.b.Expect(d.Unit(), "op", time.Now().Add(50*time.Millisecond)))
+	a := must[*Arrival](t)(w.b.Expect(d.Unit(), "op", time.Now().Add(time.Second)))
 	if _, err := w.b.Expect(d.Unit(), "op2", time.Now().Add(long)); !errors.Is(err, ErrMoving) {
 		t.Fatal(err)
 	}

@@ -144,7 +144,7 @@ func TestFollowBounds(t *testing.T) {
 	t.Run("time", func(t *testing.T) {
 		key := w.actor("time")
 		m := w.move(w.a, w.b, key)
-		m.follow = 200 * time.Millisecond
+		m.follow = 2 * time.Second // which the first message has to come before
 		m.prepare().load().accept().held().commit().finish()
 		taken(key, "1", nil)
 		fabrictest.Eventually(t, long, "follow has ended", func() bool { _, ok := w.a.follows.where(key); return !ok })

@@ -161,7 +161,7 @@ type carriage struct {
 
 func (w *moveBed) move(from, to *meshNode, key kvlocation.ObjectKey) *carriage {
 	w.t.Helper()
-	c := &carriage{w: w, from: from, to: to, op: nuid.Next(), follow: 30 * time.Second}
+	c := &carriage{w: w, from: from, to: to, op: nuid.Next(), follow: 2 * long}
 	c.d = must[*Departure](w.t)(from.Depart(w.ctx(), key, 0))
 	return c
 }

@@ -372,7 +372,7 @@ func TestSlots(t *testing.T) {
 	}
 	wg.Wait()
 	a, b := got[0].Load(), got[1].Load()
-	if a > 10 || b > 10 || a+b > 15 || a+b < 13 { // a refusal may be due to a reservation that is itself refused
+	if a > 10 || b > 10 || a+b > 15 { // fewer when refusals were due to reservations that were themselves refused
 		t.Errorf("%d and %d slots were given out", a, b)
 	}
 	for h.rt.reserve(h.rt.order[0]) == nil || h.rt.reserve(h.rt.order[1]) == nil {
@@ -457,9 +457,7 @@ func TestNoticeBehindThePlace(t *testing.T) {
 		if because := o.offer(newRemote(second)); because != whyNot {
 			t.Fatal(because)
 		}
-		brief, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
-		_, err := h.request(brief, o, "third") // a worker has looked by the time that it ends
-		cancel()
+		err := h.late(context.Background(), o, "third", 30*time.Millisecond) // a worker has looked by the time that it ends
 		wantOutcome(t, err, outcome.DeadlineExceeded, outcome.Accepted)
 		if len(j.entries()) != 0 {
 			t.Errorf("%v ran before the notice", j.entries())
@@ -495,7 +493,7 @@ func TestHeldPastItsDeadline(t *testing.T) {
 	o := h.creating(t, "o")
 	late, first := newInbound("late"), newInbound("first")
 	for _, m := range []*inbound{late, first} {
-		m.oneWay, m.deadline = true, time.Now().Add(20*time.Millisecond)
+		m.oneWay, m.deadline = true, time.Now().Add(500*time.Millisecond) // which the offer has to come before
 	}
 	if because := o.offer(newRemote(late)); because != whyNot {
 		t.Fatal(because)

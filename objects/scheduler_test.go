@@ -83,9 +83,7 @@ func TestBlockedHandlers(t *testing.T) {
 		return nil
 	})
 	one := h.object(t, "one more", echo)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	_, err := h.request(ctx, one, "")
+	err := h.late(context.Background(), one, "", 20*time.Millisecond)
 	wantOutcome(t, err, outcome.DeadlineExceeded, outcome.Accepted)
 	if s := h.rt.snapshot(); s.Queued != 1 || s.Workers != most || s.Types[0].Oldest <= 0 {
 		t.Errorf("%d objects wait for %d workers, the oldest turn runs for %v", s.Queued, s.Workers, s.Types[0].Oldest)

@@ -3,15 +3,16 @@ package objects
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
 	"natsfabric/fabrictest"
@@ -370,33 +371,46 @@ func TestSpotWideMoveWaitedFor(t *testing.T) {
 	}
 }
 
-// seat makes a player that is a member of the game, as its creation and its join do, without a message.
-func (w *roomBed) seat(n *meshNode, id string) error {
-	ctx, owner := w.t.Context(), n.owner()
-	key := kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: id}
-	spot := n.rt.spotHere(w.game)
-	made, err := n.store.Create(ctx, kvlocation.NewObject{Key: key, Class: kvlocation.ClassActor, Type: "player", Owner: owner, AssumeMissing: true})
-	if err == nil {
-		made, err = n.store.Ready(ctx, made.Entry, owner)
+// seat makes players that are members of the game, without a message: the first one's record by the writes of a creation and a
+// join, those of the others as copies of it.
+func (w *roomBed) seat(n *meshNode, ids []string) {
+	w.t.Helper()
+	ctx, owner, spot := w.ctx(), n.owner(), n.rt.spotHere(w.game)
+	made := must[kvlocation.Change](w.t)(n.store.Create(ctx, kvlocation.NewObject{
+		Key: kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: ids[0]}, Class: kvlocation.ClassActor, Type: "player", Owner: owner, AssumeMissing: true,
+	}))
+	made = must[kvlocation.Change](w.t)(n.store.Ready(ctx, made.Entry, owner))
+	made = must[kvlocation.Change](w.t)(n.store.Join(ctx, made.Entry, owner, n.heldEntry(spot)))
+	generation, revisions := made.Entry.Generation(), []uint64{made.Entry.Revision}
+	record := must[[]byte](w.t)(json.Marshal(made.Entry.Record))
+	js := must[jetstream.JetStream](w.t)(jetstream.New(n.nc, jetstream.WithPublishAsyncMaxPending(500)))
+	var acks []jetstream.PubAckFuture
+	for _, id := range ids[1:] {
+		acks = append(acks, must[jetstream.PubAckFuture](w.t)(js.PublishAsync(w.writesOf(kvlocation.KindActor, id), record, jetstream.WithStallWait(long))))
 	}
-	if err == nil {
-		made, err = n.store.Join(ctx, made.Entry, owner, n.heldEntry(spot))
-	}
-	if err != nil {
-		return err
+	for _, ack := range acks {
+		select {
+		case a := <-ack.Ok():
+			revisions = append(revisions, a.Sequence)
+		case err := <-ack.Err():
+			w.t.Fatal(err)
+		case <-ctx.Done():
+			w.t.Fatal(ctx.Err())
+		}
 	}
 	reg := n.rt.typeOf(kvlocation.ClassActor, "player")
-	if err := n.rt.reserve(reg); err != nil {
-		return err
-	}
-	o := n.rt.newObject(reg, id)
-	o.identify(made.Entry.Generation(), 2)
 	ref, _ := made.Entry.Record.Reference()
-	n.becomeMember(o, wideRef{w.game, ref.Offset}, made.Entry.Revision)
-	n.rt.insert(o)
-	o.open(&tracker{w: w}, made.Entry.Generation(), 2, owner.Lease, nil)
-	n.membersOf(spot).add(ActorRef{id, made.Entry.Generation()}, made.Entry.Revision)
-	return nil
+	for i, id := range ids {
+		if err := n.rt.reserve(reg); err != nil {
+			w.t.Fatal(err)
+		}
+		o := n.rt.newObject(reg, id)
+		o.identify(generation, 2)
+		n.becomeMember(o, wideRef{w.game, ref.Offset}, revisions[i])
+		n.rt.insert(o)
+		o.open(&tracker{w: w}, generation, 2, owner.Lease, nil)
+		n.membersOf(spot).add(ActorRef{id, generation}, revisions[i])
+	}
 }
 
 // A Spot with 10,000 members moves by the writes of one record.
@@ -408,18 +422,10 @@ func TestSpotWideMoveWrites(t *testing.T) {
 	for i := range ids {
 		ids[i] = fmt.Sprintf("p%d", i)
 	}
-	var failed atomic.Pointer[error]
-	each(ids, func(id string) {
-		if err := w.seat(w.a, id); err != nil {
-			failed.Store(&err)
-		}
-	})
-	if err := failed.Load(); err != nil {
-		t.Fatal(*err)
-	}
+	w.seat(w.a, ids)
 	// revisions are those of all members' records, the newest last.
 	revisions := func() (list []uint64) {
-		err := w.c.store.Scan(w.ctx(), kvlocation.ScanFilter{Kind: kvlocation.KindActor}, func(e kvlocation.Entry) bool {
+		err := w.c.store.Scan(t.Context(), kvlocation.ScanFilter{Kind: kvlocation.KindActor}, func(e kvlocation.Entry) bool {
 			list = append(list, e.Revision)
 			return true
 		})

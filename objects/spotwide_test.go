@@ -198,12 +198,12 @@ func TestSpotWide(t *testing.T) {
 		w.wantAt(away, "b", 1, SpotRef{})
 	})
 	t.Run("within its own turn", func(t *testing.T) {
-		w.tape.onTurn = func(ctx context.Context, req *Request) (Reply, error, bool) {
+		w.tape.turn(func(ctx context.Context, req *Request) (Reply, error, bool) {
 			if string(req.Data()) == "join" {
 				return Reply{}, req.Self().Actors().Join(ctx, req.Self().ActorRef(), one), true
 			}
 			return Reply{}, nil, false
-		}
+		})
 		for _, id := range []string{"u", "away"} {
 			_, err := w.c.Actors().Request(w.ctx(), id, []byte("join"))
 			wantError(t, err, outcome.InvalidOperation, outcome.Accepted, "between two of its turns")
@@ -257,18 +257,18 @@ func TestSpotWide(t *testing.T) {
 		if got := must[[]ActorRef](t)(w.c.Spots().Members(w.ctx(), one)); !slices.Equal(got, []ActorRef{u}) {
 			t.Fatalf("%v", got)
 		}
-		if w.tape.closings["v"] != CloseAsked {
-			t.Fatalf("its closing: %v", w.tape.closings)
+		if why := w.tape.closing("v"); why != CloseAsked {
+			t.Fatalf("its closing: %v", why)
 		}
 		v = w.user("v", "a") // anew
 		w.join(v, one)
 		w.wantAt(v, "a", 2, one)
-		w.tape.onTurn = func(_ context.Context, req *Request) (Reply, error, bool) {
+		w.tape.turn(func(_ context.Context, req *Request) (Reply, error, bool) { // turns of the broadcasts may still run
 			if string(req.Data()) == "end" {
 				req.Self().Close()
 			}
 			return Reply{}, nil, false
-		}
+		})
 		if _, err := w.c.Actors().Request(w.ctx(), "v", []byte("end")); err != nil {
 			t.Fatal(err)
 		}
@@ -284,8 +284,8 @@ func TestSpotWide(t *testing.T) {
 		if w.a.rt.find(kvlocation.KindActor, "u") != nil {
 			t.Fatal("its node still has the member")
 		}
-		if w.tape.closings["u"] != CloseSpot {
-			t.Fatalf("its closing: %v", w.tape.closings)
+		if why := w.tape.closing("u"); why != CloseSpot {
+			t.Fatalf("its closing: %v", why)
 		}
 		e := w.entry(w.c, kvlocation.KindActor, "u")
 		if _, ok := e.Record.Reference(); !ok || e.Record.Write != write {
@@ -373,11 +373,11 @@ func TestSpotWideLostAnswers(t *testing.T) {
 	})
 	turns := len(w.tape.ran("u"))
 	spots := w.a.rt.find(kvlocation.KindSpot, "one")
-	for _, err := range []error{
-		second(w.b.Actors().Request(w.ctxFor(300*time.Millisecond), "u", []byte("early"))),
-		second(w.b.Spots().Request(w.ctxFor(300*time.Millisecond), "one", []byte("early"))),
+	for _, request := range []func(context.Context) error{
+		func(ctx context.Context) error { return second(w.b.Actors().Request(ctx, "u", []byte("early"))) },
+		func(ctx context.Context) error { return second(w.b.Spots().Request(ctx, "one", []byte("early"))) },
 	} {
-		wantError(t, err, outcome.DeadlineExceeded, outcome.Unknown)
+		wantError(t, w.late(request), outcome.DeadlineExceeded, outcome.Unknown)
 	}
 	if n := len(w.tape.ran("u")); n != turns {
 		t.Fatalf("%d turns began", n-turns)

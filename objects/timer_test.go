@@ -23,10 +23,11 @@ func TestTimers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	set("c", 60*time.Millisecond, "3")
-	set("cancelled", 20*time.Millisecond, "no")
+	// Each but a has to be set, or cancelled, before the first of them is due.
+	set("c", 1500*time.Millisecond, "3")
+	set("cancelled", 500*time.Millisecond, "no")
 	set("a", time.Hour, "no")
-	set("b", 40*time.Millisecond, "2")
+	set("b", time.Second, "2")
 	set("a", 0, "1")
 	if !o.me.CancelTimer("cancelled") || o.me.CancelTimer("cancelled") || o.me.CancelTimer("nobody") {
 		t.Error("cancelling says something else")
@@ -37,9 +38,15 @@ func TestTimers(t *testing.T) {
 		}
 		return nil
 	})
-	if c := h.counts(); c.Timers != 3 || c.Accepted != 0 || o.timerCount() != 0 || o.timers != nil || h.rt.clock.count() != 0 {
-		t.Errorf("counted %+v, %d timers of the object, %d of all", c, o.timerCount(), h.rt.clock.count())
-	}
+	eventually(t, func() error {
+		h.rt.clock.mu.Lock()
+		none := o.timers == nil
+		h.rt.clock.mu.Unlock()
+		if c := h.counts(); c.Timers != 3 || c.Accepted != 0 || o.timerCount() != 0 || !none || h.rt.clock.count() != 0 {
+			return fmt.Errorf("counted %+v, %d timers of the object (none: %v), %d of all", c, o.timerCount(), none, h.rt.clock.count())
+		}
+		return nil
+	})
 }
 
 // A timer that is due while a turn runs waits in the mailbox, beyond its bounds, and can still be cancelled or set anew.
@@ -93,7 +100,7 @@ func TestTimersStopWithOwnership(t *testing.T) {
 	h := newHost(t, 10, Type{Name: "t"})
 	j := &journal{}
 	o := h.object(t, "o", j)
-	if err := o.me.SetTimer("x", 20*time.Millisecond, nil); err != nil {
+	if err := o.me.SetTimer("x", 500*time.Millisecond, nil); err != nil { // which the lapse has to come before
 		t.Fatal(err)
 	}
 	h.lapse()

@@ -117,10 +117,7 @@ func TestContextOfTurn(t *testing.T) {
 		t.Error(err)
 	}
 	for _, data := range []string{"wait", "spin"} {
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		defer cancel()
-		_, err := h.request(ctx, o, data)
-		if err != nil { // the turn may answer a moment after the deadline, or before its caller has noticed that
+		if err := h.late(context.Background(), o, data, 50*time.Millisecond); err != nil { // the turn may answer a moment after the deadline, or before its caller has noticed that
 			wantOutcome(t, err, outcome.DeadlineExceeded, outcome.Accepted)
 		}
 	}
@@ -189,16 +186,11 @@ func TestDeadlines(t *testing.T) {
 	gate := make(chan struct{})
 	var ran atomic.Int64
 	o := h.object(t, "o", handle(func(context.Context, *Request) (Reply, error) { ran.Add(1); <-gate; return Reply{}, nil }))
-	briefly := func() context.Context {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-		t.Cleanup(cancel)
-		return ctx
-	}
 	if err := h.send(o, "blocks"); err != nil {
 		t.Fatal(err)
 	}
 	waitRunning(t, o)
-	_, err := h.request(briefly(), o, "waits")
+	err := h.late(context.Background(), o, "waits", 20*time.Millisecond)
 	wantOutcome(t, err, outcome.DeadlineExceeded, outcome.Accepted)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v hides the context's error", err)
@@ -222,7 +214,7 @@ func TestDeadlines(t *testing.T) {
 	_, err = h.request(ctx, o, "too late")
 	wantOutcome(t, err, outcome.DeadlineExceeded, outcome.NotAccepted)
 	stale := newInbound("stale")
-	stale.deadline = time.Now().Add(20 * time.Millisecond)
+	stale.deadline = time.Now().Add(500 * time.Millisecond) // which its offer has to come before
 	if because := o.offer(newRemote(stale)); because != whyNot {
 		t.Fatal(because)
 	}
@@ -313,9 +305,7 @@ func TestCycle(t *testing.T) {
 		return Reply{}, err
 	}))
 	b = h.object(t, "b", handle(func(ctx context.Context, req *Request) (Reply, error) {
-		inner, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-		defer cancel()
-		_, err := h.request(inner, a, "")
+		err := h.late(ctx, a, "", 50*time.Millisecond)
 		errs <- err
 		return Reply{}, err
 	}))
