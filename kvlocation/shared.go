@@ -199,6 +199,29 @@ func (h *Shared) Confirm(ctx context.Context, key string) (SharedEntry, error) {
 	return h.found(e, err)
 }
 
+// ConfirmAll reads keys as they are together at one moment, no older than the call, for what one Confirm costs. The entries
+// come in the order of the keys; one of a key that holds nothing has no value.
+func (h *Shared) ConfirmAll(ctx context.Context, keys ...string) ([]SharedEntry, error) {
+	for _, key := range keys {
+		if err := h.check("read", key); err != nil {
+			return nil, err
+		}
+	}
+	seq, err := h.s.probe(ctx, h.b)
+	if err != nil {
+		return nil, err
+	}
+	snap, err := h.s.snapshot(ctx, h.b, seq, keys...)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]SharedEntry, len(keys))
+	for i, key := range keys {
+		out[i] = sharedOf(key, snap.get(key))
+	}
+	return out, nil
+}
+
 // List calls f with every key that begins with prefix and holds a value, in the order of their revisions, until f
 // returns false. Any replica may answer, so entries may be missing or old by as much as it is behind: what is
 // decided from them is decided by a compare-and-set, or after Confirm. A key that is written meanwhile may come twice.

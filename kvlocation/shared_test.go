@@ -127,6 +127,30 @@ func TestShared(t *testing.T) {
 			}
 		})
 
+		t.Run("several as they are now", func(t *testing.T) {
+			t.Parallel()
+			var at [2]SharedEntry
+			for i := range 20 {
+				for k, key := range []string{"worker.one", "worker.two"} {
+					at[k].Key = key
+					e, err := h.Update(testContext(t), at[k], fmt.Append(nil, i), 0)
+					at[k] = mustShared(t, e, err)
+				}
+				all, err := other.ConfirmAll(testContext(t), "worker.two", "worker.none", "worker.one")
+				if err != nil {
+					t.Fatal(err)
+				}
+				for n, want := range []SharedEntry{at[1], {Key: "worker.none"}, at[0]} {
+					if got := all[n]; got.Key != want.Key || got.Revision != want.Revision || string(got.Value) != string(want.Value) {
+						t.Fatalf("after write %d: %q is %q at %d, want %q at %d", i, got.Key, got.Value, got.Revision, want.Value, want.Revision)
+					}
+				}
+			}
+			if _, err := h.ConfirmAll(testContext(t), "worker.one", "probe.x"); !errors.Is(err, outcome.InvalidOperation) {
+				t.Errorf("a key that is not allowed: %v", err)
+			}
+		})
+
 		t.Run("lost answers", func(t *testing.T) {
 			t.Parallel()
 			key := "incident.answers"
@@ -250,7 +274,7 @@ func testSharedLife(t *testing.T, h, other *Shared) {
 		t.Fatalf("get of nothing: %v", err)
 	}
 	e, err := h.Create(ctx, "worker.w1", []byte(`{"n":1}`), 0)
-	if wantValue(t, e, err, `{"n":1}`); !e.Time.IsZero() || e.Revision == 0 {
+	if wantValue(t, e, err, `{"n":1}`); e.Revision == 0 {
 		t.Errorf("%+v", e)
 	}
 	present, err := other.Create(ctx, "worker.w1", []byte(`{"n":9}`), 0)

@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 )
@@ -61,7 +62,7 @@ func TestBoundaries(t *testing.T) {
 		{"ran before the breaker's window", []Attempt{ran(-30*time.Second, -bound), ran(-20*time.Second, -bound), ran(-10*time.Second, -bound)}, doIntend, Intended},
 		{"may be in the cooldown", []Attempt{ended(Done, atCooldown(-bound/2))}, doWait, Skipped},
 		{"of an unknown outcome, too", []Attempt{ended(Unknown, atCooldown(-bound/2))}, doWait, Skipped},
-		{"is out of the cooldown", []Attempt{ended(Done, atCooldown(-2*bound))}, doIntend, Intended},
+		{"is out of the cooldown, and begins anew", []Attempt{ended(Done, atCooldown(-2*bound))}, doWrite, ""},
 		{"failed a check ago", []Attempt{ended(Broken, now.Add(-p.CheckInterval-2*bound-time.Second))}, doIntend, Intended},
 		{"failed just now", []Attempt{ended(Broken, now.Add(-p.CheckInterval))}, doWait, ""},
 	} {
@@ -101,6 +102,62 @@ func TestBoundaries(t *testing.T) {
 	v.hand.late = true
 	if s := p.next(v); s.do != doWrite || s.event != CancelledRestart {
 		t.Errorf("late: %v %q: %s", s.do, s.event, s.why)
+	}
+}
+
+// What was timed before a cooldown had ended is forgotten after it too, in case that nobody looked while it lasted (SV-10).
+func TestTimedBeforeTheCooldownEnded(t *testing.T) {
+	p, now := DefaultPolicy(), time.Now().UTC()
+	end := now.Add(-p.Persistence - time.Hour)
+	for name, c := range map[string]struct {
+		sight, timer time.Duration // since the end
+		why          string
+	}{
+		"both before it":    {-time.Second, -time.Second, "timer cleared"},
+		"the timer before":  {0, -time.Second, "timer cleared"},
+		"the sight before":  {-time.Second, 0, "timer cleared"},
+		"both no earlier":   {0, 0, ""},
+		"both some time on": {time.Second, time.Minute, ""},
+	} {
+		v := ready(&p, now, budgetUse{Worker: "w", Attempt: "i-1", At: now})
+		v.incident.value.Attempts = []Attempt{{ID: "i-0", By: "another", Outcome: Done, At: end.Add(-p.Cooldown), Finished: end.Add(-p.Cooldown)}}
+		v.sight.time, v.timer.time = end.Add(c.sight), end.Add(c.timer)
+		s := p.next(v)
+		if c.why == "" {
+			if s.do != doIntend {
+				t.Errorf("%s: %v: %s", name, s.do, s.why)
+			}
+			continue
+		}
+		if s.do != doWrite || !strings.HasPrefix(s.why, c.why) {
+			t.Errorf("%s: %v: %s", name, s.do, s.why)
+		}
+		if v.timer = nil; c.sight >= 0 {
+			continue
+		}
+		if s := p.next(v); s.do != doWrite || !strings.HasPrefix(s.why, "sighting cleared") {
+			t.Errorf("%s, without the timer: %v: %s", name, s.do, s.why)
+		}
+	}
+}
+
+// The cooldown after a command of which nobody knows what became counts from when it may have begun: an order may be on its way
+// until its launch window is over, however soon it was given up.
+func TestUnknownMayBeginLate(t *testing.T) {
+	p, now := DefaultPolicy(), time.Now().UTC()
+	for ago, want := range map[time.Duration]time.Duration{time.Second: p.LaunchWindow, p.LaunchWindow + time.Minute: p.LaunchWindow + time.Minute} {
+		v := ready(&p, now)
+		begun := ceil(now.Add(-ago))
+		v.incident.value.Attempts = []Attempt{{ID: "i-1", Incident: "i", By: "m", Verdict: Hung, Outcome: Running, At: begun}}
+		v.hand.attempt, v.hand.result = "i-1", &Result{Outcome: Unknown}
+		s := p.next(v)
+		var written Incident
+		if err := json.Unmarshal(s.change.value, &written); err != nil {
+			t.Fatal(err)
+		}
+		if got := written.last().Finished.Sub(begun).Round(10 * time.Millisecond); got != want {
+			t.Errorf("given up %v after its intent, it counts as ended %v after it, want %v", ago, got, want)
+		}
 	}
 }
 

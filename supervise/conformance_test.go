@@ -225,7 +225,8 @@ func alertOnly(t *testing.T) {
 func persistence(t *testing.T) {
 	b, p := newBed(t), fast()
 	p.Persistence = 3 * time.Second
-	j := &journal{}
+	timed := make(chan kvlocation.SharedEntry, 10) // by each command
+	j := &journal{do: func(o Order) Result { timed <- b.key(t, o.Worker, "timer"); return Result{Done, ""} }}
 	b.say(t, Record{Worker: "w", State: Processing})
 	first := b.monitor(t, config(p, j, &alerts{}))
 	b.waitEvent(t, "w", Armed, "1")
@@ -237,8 +238,9 @@ func persistence(t *testing.T) {
 	c := b.incidentOf(t, "w")
 	if lasted := c.Attempts[0].At.Sub(armed.Time); lasted < p.Persistence {
 		t.Errorf("restarted after %v, before it had lasted %v", lasted, p.Persistence)
-	} else if lasted > p.Persistence+20*time.Second {
-		t.Errorf("restarted only after %v: the timer began anew", lasted)
+	}
+	if timer := <-timed; timer.Revision != armed.Revision {
+		t.Errorf("the timer began anew: revision %d, then %d", armed.Revision, timer.Revision)
 	}
 	if n := len(j.list()); n != 1 {
 		t.Errorf("%d restarts", n)
@@ -255,9 +257,11 @@ func persistence(t *testing.T) {
 // SV-6. Five monitors, one command.
 func oneOfManyActs(t *testing.T) {
 	b, p := newBed(t), fast()
-	j := &journal{do: func(Order) Result { return Result{Done, ""} }}
+	p.Breaker = 1 // however long the machine takes to look at what one of them has done
+	j := &journal{}
+	var cast []*Monitor
 	for range 5 {
-		b.monitor(t, config(p, j, &alerts{}))
+		cast = append(cast, b.monitor(t, config(p, j, &alerts{})))
 	}
 	b.say(t, Record{Worker: "w", State: Processing})
 	j.wait(t, 1)
@@ -266,19 +270,22 @@ func oneOfManyActs(t *testing.T) {
 	if got := j.list(); len(got) != 1 {
 		t.Errorf("%d restarts by five monitors", len(got))
 	}
-	locks := map[string]bool{}
-	all, err := Events(testContext(t), b.sh, EventFilter{Worker: "w"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range all {
-		if e.Kind == Locked {
-			locks[e.By] = true
+	fabrictest.Eventually(t, readyIn, "the lock to have been taken once for each attempt", func() bool {
+		all, err := Events(testContext(t), b.sh, EventFilter{Worker: "w"})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if len(locks) != 1 {
-		t.Errorf("%d monitors took the lock", len(locks))
-	}
+		attempts, locks := uint64(0), uint64(0) // one, unless the machine was so slow that one was cancelled
+		for _, e := range all {
+			if e.Kind == Locked {
+				attempts++
+			}
+		}
+		for _, m := range cast {
+			locks += m.Metrics().Decisions[Locked]
+		}
+		return attempts > 0 && locks == attempts
+	})
 }
 
 // SV-7. An alert goes out once for each incident whoever acts, also while another monitor holds the lock, and having gone
@@ -324,8 +331,8 @@ func lastLook(t *testing.T) {
 				// The look that this step rests on is already over; it is the next one that has to notice.
 				if s.do == at && !back && at != doRun || at == doRun && s.do == doIntend && !back {
 					back = true
-					b.say(t, Record{Worker: "w", State: Processing})
-					b.beat(t, 0, Record{Worker: "w", State: Processing}) // however long the machine takes for a look
+					b.say(t, Record{Worker: "w", State: Idle}) // which is not hung, however long the machine takes for a look
+					b.beat(t, 0, Record{Worker: "w", State: Idle})
 				}
 			}
 			fabrictest.Eventually(t, readyIn, "the worker to recover", func() bool {

@@ -21,7 +21,8 @@
 //	intended       one write: the breaker has counted, the cooldown has begun
 //	looked at      again; well again = cancelled, and counts for nothing
 //	run            the command
-//	done, failed or unknown; page for the last two. Then the cooldown, in which nothing is timed.
+//	done, failed or unknown; page for the last two. Then the cooldown: nothing is timed in it, and nothing that was timed
+//	before its end counts after it.
 //	recovered      a fresh heartbeat ends the incident; without one, a page after Policy.EscalateAfter
 //
 // # Guarantees

@@ -20,7 +20,8 @@ import (
 func TestFleetGuard(t *testing.T) {
 	t.Parallel()
 	b, p := newBed(t), fast()
-	p.HungAfter, p.UnreachableAfter = 500*time.Millisecond, time.Hour
+	p.HungAfter = 500 * time.Millisecond
+	p.FleetShare, p.FleetFloor = 0.1, 1 // any two
 	j, a := &journal{}, &alerts{}
 	for i := range 5 {
 		b.say(t, Record{Worker: fmt.Sprintf("hung%d", i), State: Processing})
@@ -40,7 +41,7 @@ func TestFleetGuard(t *testing.T) {
 	if got := m.Metrics(); got.Workers[Hung] != 5 || got.Workers[Healthy] != 5 || got.Incidents != 5 {
 		t.Errorf("numbers: %+v", got)
 	}
-	// Most of them come back: the rest is a matter of its own again.
+	// All but one come back: that one is a matter of its own again.
 	for i := range 4 {
 		b.say(t, Record{Worker: fmt.Sprintf("hung%d", i), State: Idle})
 	}
@@ -64,6 +65,7 @@ func TestFleetBudget(t *testing.T) {
 	if page := a.wait(t, AlertFleetBudget); page.Severity != Page {
 		t.Errorf("the page: %+v", page)
 	}
+	j.wait(t, 3) // a use of the budget comes before its restart, which may be cancelled and taken up again
 	b.outlast(t, p.Persistence+p.Cooldown)
 	if n := len(j.list()); n != 3 {
 		t.Errorf("%d restarts, the budget is 3", n)
@@ -124,9 +126,9 @@ func TestPauseAndMaintenance(t *testing.T) {
 	if _, err := ClearControl(ctx, b.sh); err != nil {
 		t.Fatal(err)
 	}
-	resumed := b.now(t)
-	m.until(t, func() bool { return len(j.list()) == 1 })
-	if after := b.incidentOf(t, "w").Attempts[0].At.Sub(resumed); after < p.Persistence {
+	resumed, before := b.now(t), len(j.list()) // none, unless the look that has set the timer lasted as long
+	m.until(t, func() bool { return len(j.list()) > before })
+	if after := b.incidentOf(t, "w").lastRestart().At.Sub(resumed); after < p.Persistence {
 		t.Errorf("restarted %v after the resume: the pause was counted in", after)
 	}
 	if was, err := ClearControl(ctx, b.sh); err != nil || was != nil {
@@ -192,6 +194,7 @@ func TestErrorOutlivesTheRestart(t *testing.T) {
 	t.Parallel()
 	b, p := newBed(t), fast()
 	p.ErrorAfter, p.EscalateAfter, p.Breaker = 2*time.Second, time.Second, 1
+	p.HungAfter = time.Hour // what it says once is fresh when a look comes to it
 	a, j := &alerts{}, &journal{}
 	j.do = func(Order) Result {
 		b.say(t, Record{Worker: "w", State: Failed})
@@ -258,28 +261,29 @@ func TestSlowCollectionShortensNoCommand(t *testing.T) {
 	t.Parallel()
 	b, p := newBed(t), fast()
 	p.CommandLimit, p.LaunchWindow = 2*time.Second, 2*time.Second
-	const rest = 500 * time.Millisecond // of a context that began before the collection
+	const rest = 500 * time.Millisecond // after the collection, of a context that began before it
 	p.CollectLimit = p.until() + settleTime - rest
 	p.LockTTL = p.CollectLimit + 2*p.LaunchWindow + p.CommandLimit
+	var collected atomic.Int64 // when the last collection had ended, in Unix nanoseconds
 	left := make(chan time.Duration, 10)
 	cfg := config(p, RestartFunc(func(ctx context.Context, o Order) Result {
 		end, _ := ctx.Deadline()
-		left <- time.Until(end)
+		left <- end.Sub(time.Unix(0, collected.Load()))
 		return Result{Done, ""}
 	}), &alerts{})
 	cfg.Targets[0].Collector = CollectFunc(func(ctx context.Context, _ string) (string, error) {
 		<-ctx.Done()
+		collected.Store(time.Now().UnixNano())
 		return "", ctx.Err()
 	})
 	b.say(t, Record{Worker: "w", State: Processing})
-	b.monitor(t, cfg)
-	select {
-	case d := <-left:
-		if d <= rest {
-			t.Errorf("the command is given %v, its limit is %v", d, p.CommandLimit)
-		}
-	case <-time.After(2 * time.Minute):
-		t.Fatal("no restart")
+	m := b.still(t, cfg)
+	fabrictest.Eventually(t, 2*readyIn, "a restart", func() bool {
+		m.act(t) // and tells nobody: an alert would collect too
+		return len(left) > 0
+	})
+	if d := <-left; d <= rest {
+		t.Errorf("the command is given %v after its collection, its limit is %v", d, p.CommandLimit)
 	}
 }
 
@@ -370,7 +374,7 @@ func ready(p *Policy, now time.Time, used ...budgetUse) *view {
 	seen := sighting{Verdict: Hung, Episode: "r7", Record: 7}
 	v := &view{
 		worker: "w", self: "m", now: now, record: recordAt(Processing, time.Hour, now), hands: true, confirmed: true, fleet: fleet{workers: 100, broken: 1},
-		sight: &fact[sighting]{time: now.Add(-p.Persistence - time.Hour), value: seen}, timer: &fact[timer]{time: now.Add(-p.Persistence - time.Minute), value: timer(seen)},
+		sight: &fact[sighting]{time: now.Add(-p.Persistence - 2*time.Minute), value: seen}, timer: &fact[timer]{time: now.Add(-p.Persistence - time.Minute), value: timer(seen)},
 		lock: &fact[lock]{value: lock{By: "m"}}, incident: &fact[Incident]{value: Incident{ID: "i", State: IncidentOpen, Verdict: Hung}},
 		budget: &fact[budget]{value: budget{Used: used}},
 	}
@@ -448,8 +452,11 @@ func TestBlindMonitorPages(t *testing.T) {
 	proxy.Heal()
 	a.wait(t, AlertSees)
 	late.wait(t, AlertSees)
-	if n, k := len(a.of(AlertBlind)), len(a.of(AlertSees)); n != 1 || k != 1 {
-		t.Errorf("%d pages, %d of its end", n, k)
+	told := map[string]int{}
+	for _, x := range append(a.of(AlertBlind), a.of(AlertSees)...) {
+		if told[x.Kind+x.Incident]++; told[x.Kind+x.Incident] > 1 {
+			t.Errorf("%s of %s came again", x.Kind, x.Incident)
+		}
 	}
 }
 
@@ -468,12 +475,12 @@ func TestNothingPilesUpBehindWhatHangs(t *testing.T) {
 	m := b.still(t, cfg)
 	t.Cleanup(func() { close(release) })
 	b.say(t, Record{Worker: "w", State: Processing})
-	m.until(t, func() bool { return len(up.of(AlertRestarted)) > 0 && m.Metrics().NotifyFailed > 3 })
+	m.until(t, func() bool {
+		got := m.Metrics() // out are the calls of a notifier and a collector, and for a moment perhaps one that is only slow
+		return len(up.of(AlertRestarted)) > 0 && got.NotifyFailed > 3 && got.Out == 2
+	})
 	if n, k := hangs.calls.Load(), collects.Load(); n != 1 || k != 1 {
 		t.Errorf("the notifier was called %d times, the collector %d times", n, k)
-	}
-	if got := m.Metrics().Out; got != 2 {
-		t.Errorf("%d calls are out, want those of a notifier and a collector", got)
 	}
 }
 

@@ -65,8 +65,9 @@ type Attempt struct {
 	Incident string  `json:"incident"`
 	Verdict  Verdict `json:"verdict"`
 	By       string  `json:"by"`
-	// At is when the intent was written, Finished when the outcome was known or, for one that is unknown, when the command
-	// had certainly ended. Both are on the store's clock, rounded up by its error.
+	// At is when the intent was written, Finished when the outcome was known; for one that is unknown no earlier than the end of
+	// the launch window, and when nobody has said so, when the command had certainly ended. Both are on the store's clock,
+	// rounded up by its error.
 	At       time.Time `json:"at"`
 	Finished time.Time `json:"finished,omitzero"`
 	Outcome  Outcome   `json:"outcome"`

@@ -47,6 +47,7 @@ type keys interface {
 	Delete(ctx context.Context, at kvlocation.SharedEntry) error
 	Get(ctx context.Context, key string) (kvlocation.SharedEntry, error)
 	Confirm(ctx context.Context, key string) (kvlocation.SharedEntry, error)
+	ConfirmAll(ctx context.Context, keys ...string) ([]kvlocation.SharedEntry, error)
 	List(ctx context.Context, prefix string, f func(kvlocation.SharedEntry) bool) error
 	Now(ctx context.Context) (now time.Time, bound time.Duration, err error)
 	Epoch() uint64

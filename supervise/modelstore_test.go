@@ -159,6 +159,16 @@ func (s *modelStore) Confirm(_ context.Context, key string) (kvlocation.SharedEn
 	return s.found(s.read(key, s.now()))
 }
 
+func (s *modelStore) ConfirmAll(_ context.Context, keys ...string) (all []kvlocation.SharedEntry, err error) {
+	if err := s.op(); err != nil {
+		return nil, err
+	}
+	for _, key := range keys {
+		all = append(all, s.read(key, s.now()))
+	}
+	return all, nil
+}
+
 func (s *modelStore) List(_ context.Context, prefix string, f func(kvlocation.SharedEntry) bool) error {
 	if err := s.op(); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"natsfabric/fence"
+	"natsfabric/internal/wire"
 )
 
 // orderMessage is an Order on its way to who runs it.
@@ -22,7 +23,7 @@ type orderMessage struct {
 	Attempt  string      `json:"attempt"`
 	Token    fence.Token `json:"token"`
 	NotAfter time.Time   `json:"not_after"`
-	// Left is how long the sender would wait.
+	// Left is how long the sender waits; 0 is no limit of its own.
 	Left time.Duration `json:"left_ns"`
 }
 
@@ -48,7 +49,7 @@ func (r Request) Restart(ctx context.Context, o Order) Result {
 	}
 	msg := orderMessage{schemaVersion, o.Worker, o.Verdict, o.Incident, o.Attempt, o.Token, o.NotAfter, 0}
 	if deadline, ok := ctx.Deadline(); ok {
-		msg.Left = time.Until(deadline)
+		msg.Left = max(1, time.Until(deadline)) // none would mean no limit
 	}
 	subject := substitute([]string{r.Subject}, token)[0]
 	m, err := r.Conn.RequestWithContext(ctx, subject, encode(msg))
@@ -79,7 +80,7 @@ func ServeOrders(nc *nats.Conn, subject string, r Restarter) (stop func(), err e
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	sub, err := nc.Subscribe(subject, func(m *nats.Msg) {
 		var o orderMessage
-		if m.Reply == "" || json.Unmarshal(m.Data, &o) != nil {
+		if m.Reply == "" || !wire.Answerable(m.Reply) || json.Unmarshal(m.Data, &o) != nil {
 			return
 		}
 		s.mu.Lock()

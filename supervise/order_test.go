@@ -58,6 +58,36 @@ func TestOrdersAreBounded(t *testing.T) {
 	}
 }
 
+// An order that names a subject of the store's as the place for its answer is not taken: who runs orders may write there.
+func TestOrdersAreAnsweredToInboxesOnly(t *testing.T) {
+	t.Parallel()
+	url := fabrictest.StartServer(t).URL()
+	nc, far := connect(t, url), connect(t, url)
+	var run atomic.Int32
+	stop, err := ServeOrders(far, "restart.w", RestartFunc(func(context.Context, Order) Result {
+		run.Add(1)
+		return Result{Done, ""}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	if err := far.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	order := orderMessage{V: schemaVersion, Worker: "w", Token: token(1), Left: time.Hour}
+	if err := nc.PublishRequest("restart.w", "$KV.FABRIC_m_LOCATION.actor.alice", encode(order)); err != nil {
+		t.Fatal(err)
+	}
+	// The one behind it is.
+	if res := (Request{Conn: nc, Subject: "restart.{worker}"}).Restart(testContext(t), Order{Worker: "w", Token: token(2)}); res.Outcome != Done {
+		t.Errorf("%+v", res)
+	}
+	if n := run.Load(); n != 1 {
+		t.Errorf("%d orders were run", n)
+	}
+}
+
 // What a restarter says that is no outcome of a restart is one that nobody knows; and one that panics may have done anything.
 func TestRestarterSaysOtherwise(t *testing.T) {
 	for detail, f := range map[string]RestartFunc{

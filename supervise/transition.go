@@ -64,7 +64,7 @@ type step struct {
 // a worker. It changes nothing and asks no clock.
 //
 // In order: an attempt under way is settled first. A fresh heartbeat ends the incident. Planned actions (SV-16) and the
-// cooldown (SV-10) clear what was being timed. Then, for a verdict: sighted, confirmed by a second sighting (SV-2),
+// cooldown (SV-10), be it over, clear what was being timed. Then, for a verdict: sighted, confirmed by a second sighting (SV-2),
 // incident opened, persistence timed (SV-5), breaker and fleet asked (SV-9), locked (SV-6), logs collected (SV-13), looked
 // at again (SV-8), intent written, looked at again, run. What the command came to is written by the monitor that ran it
 // (SV-12), or by another one once it must have ended.
@@ -100,6 +100,9 @@ func (p *Policy) choose(v *view, f finding) step {
 		return p.clear(v, step{why: why, event: Skipped, of: of})
 	}
 	if s, ok := p.resting(v); ok {
+		return s
+	}
+	if s, ok := p.outdated(v); ok {
 		return s
 	}
 	return p.pursue(v, f)
@@ -147,8 +150,12 @@ func (p *Policy) outcome(v *view, o Outcome, detail string, event EventKind) ste
 	c := v.incident.value.clone(p.since(v))
 	a := c.running()
 	a.Outcome, a.Detail, a.Finished = o, clip(detail, maxDetail), ceil(v.now.Add(v.bound))
-	if o == Unknown && a.By != v.self {
+	switch {
+	case o != Unknown:
+	case a.By != v.self:
 		a.Finished = a.At.Add(p.until())
+	case a.Finished.Before(a.At.Add(p.LaunchWindow)): // an order that is still on its way may begin until then
+		a.Finished = a.At.Add(p.LaunchWindow)
 	}
 	s := p.writeIncident(v, &c, fmt.Sprintf("attempt %s: %s: %s", a.ID, o, detail))
 	s.event, s.of = event, fmt.Sprint(c.Numbered)
@@ -214,6 +221,19 @@ func (p *Policy) resting(v *view) (step, bool) {
 	}
 	if _, ok := after(v.incident.value.last(), p.CheckInterval); ok {
 		return step{why: "the last attempt has only just ended"}, true
+	}
+	return step{}, false
+}
+
+// outdated forgets what was timed before the cooldown had ended, which is there when nobody has looked meanwhile (SV-10): it is
+// about the worker as it was before its restart.
+func (p *Policy) outdated(v *view) (step, bool) {
+	if v.incident == nil || v.incident.value.lastRestart() == nil {
+		return step{}, false
+	}
+	end := v.incident.value.lastRestart().Finished.Add(p.Cooldown)
+	if v.sight != nil && v.sight.time.Before(end) || v.timer != nil && v.timer.time.Before(end) {
+		return p.clear(v, step{why: "it was timed before the cooldown had ended"}), true
 	}
 	return step{}, false
 }

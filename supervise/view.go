@@ -41,7 +41,7 @@ type view struct {
 	hand  inHand
 
 	alerts map[string]kvlocation.SharedEntry // deliveries; most are never looked at
-	began  monotime.Time                     // before the first key was read
+	began  monotime.Time                     // before the record, the marker and the control were read
 	read   monotime.Time                     // when now was taken, after the last
 }
 
@@ -126,27 +126,14 @@ func (v *view) take(e kvlocation.SharedEntry) {
 }
 
 // readView reads a worker's keys. With confirm, what must not be missed right before a command (the worker's record, a
-// marker, a pause) is read no older than the call (SV-8). own is what this monitor has written last, which a replica may
-// not have yet.
+// marker, a pause) is read no older than the call (SV-8), and last and at once, so that the command can follow soon, however
+// long the store takes for the rest. own is what this monitor has written last, which a replica may not have yet.
 func readView(ctx context.Context, k keys, c clock, worker, self string, confirm bool, own kvlocation.SharedEntry) (*view, error) {
 	token, err := escape(worker)
 	if err != nil {
 		return nil, err
 	}
-	read := k.Get
-	if confirm {
-		read = k.Confirm
-	}
-	v := &view{worker: worker, self: self, confirmed: confirm, began: c.mono()}
-	if v.record, err = readFact[Record](ctx, read, workerPrefix+token); err != nil {
-		return nil, err
-	}
-	if v.marker, err = readFact[Marker](ctx, read, markerPrefix+token); err != nil {
-		return nil, err
-	}
-	if v.control, err = readFact[Control](ctx, read, controlKey); err != nil {
-		return nil, err
-	}
+	v := &view{worker: worker, self: self, confirmed: confirm}
 	if v.budget, err = readFact[budget](ctx, k.Get, budgetKey); err != nil {
 		return nil, err
 	}
@@ -171,9 +158,33 @@ func readView(ctx context.Context, k keys, c clock, worker, self string, confirm
 		}
 		v.take(e)
 	}
+	v.began = c.mono()
+	decisive := []string{workerPrefix + token, markerPrefix + token, controlKey}
+	var now []kvlocation.SharedEntry
+	if confirm {
+		now, err = k.ConfirmAll(ctx, decisive...)
+	} else {
+		now, err = getAll(ctx, k, decisive)
+	}
+	if err != nil {
+		return nil, err
+	}
+	v.record, v.marker, v.control = factOf[Record](now[0]), factOf[Marker](now[1]), factOf[Control](now[2])
 	v.read = c.mono()
 	v.now, v.bound = c.at()
 	return v, nil
+}
+
+// getAll reads keys from any replica, one after the other.
+func getAll(ctx context.Context, k keys, names []string) (all []kvlocation.SharedEntry, err error) {
+	for _, name := range names {
+		e, err := k.Get(ctx, name)
+		if err != nil && !errors.Is(err, outcome.NotFound) {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
 }
 
 // readFact reads one key; nil is that it holds nothing.

@@ -27,7 +27,7 @@ func run(url, policy, rid string) error {
 	if err := json.Unmarshal([]byte(policy), &cfg.Policy); err != nil {
 		return err
 	}
-	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1))
+	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.Timeout(time.Minute))
 	if err != nil {
 		return err
 	}
