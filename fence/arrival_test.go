@@ -89,6 +89,14 @@ func (a arrivals) stream(t testing.TB, js jetstream.JetStream) *StreamGuard {
 	return s.Guard("orders.guard", "")
 }
 
+// far returns guards of a program behind a proxy of its own.
+func (a arrivals) far(t testing.TB) (*fabrictest.Proxy, *KVGuard, *StreamGuard) {
+	t.Helper()
+	proxy := a.server.Proxy(t)
+	js := jetStream(t, fabrictest.Connect(t, proxy.URL()))
+	return proxy, a.kv(t, js, "alice"), a.stream(t, js)
+}
+
 // value is what a plain client reads, "" when there is nothing.
 func (a arrivals) value(t testing.TB, key string) string {
 	t.Helper()
@@ -283,14 +291,7 @@ func TestHoldersRace(t *testing.T) {
 // The server's answer to a write is lost: the write is sent again and takes place once.
 func TestLostAnswers(t *testing.T) {
 	onEach(t, func(t *testing.T, a arrivals) {
-		proxy := a.server.Proxy(t)
-		nc, err := nats.Connect(proxy.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		js := jetStream(t, nc)
-		kv, st := a.kv(t, js, "alice"), a.stream(t, js)
+		proxy, kv, st := a.far(t)
 		ctx := tokenContext(t, 33)
 		for _, subject := range []string{"$KV.app.alice", "orders.guard", "orders.new"} {
 			proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: subject, Answer: true, Action: fabrictest.Drop})
@@ -328,14 +329,7 @@ func TestShortDuplicateWindow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	proxy := server.Proxy(t)
-	nc, err := nats.Connect(proxy.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js := jetStream(t, nc)
-	kv, st := a.kv(t, js, "alice"), a.stream(t, js)
+	proxy, kv, st := a.far(t)
 	ctx := tokenContext(t, 33)
 	if err := st.Raise(ctx); err != nil {
 		t.Fatal(err)
@@ -366,10 +360,7 @@ func TestClosedWithoutAnAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy := server.Proxy(t)
-	nc, err := nats.Connect(proxy.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := fabrictest.Connect(t, proxy.URL())
 	kv := a.kv(t, jetStream(t, nc), "alice")
 	lost := proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "$KV.app.alice", Answer: true, Action: fabrictest.Drop})
 	go func() { <-lost.Reached(); nc.Close() }()
@@ -385,14 +376,7 @@ func TestClosedWithoutAnAnswer(t *testing.T) {
 // place, never that it did not.
 func TestOvertakenWithoutAnAnswer(t *testing.T) {
 	onEach(t, func(t *testing.T, a arrivals) {
-		proxy := a.server.Proxy(t)
-		nc, err := nats.Connect(proxy.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		js := jetStream(t, nc)
-		kv, st := a.kv(t, js, "alice"), a.stream(t, js)
+		proxy, kv, st := a.far(t)
 		ctx := tokenContext(t, 33)
 		if err := st.Raise(ctx); err != nil {
 			t.Fatal(err)

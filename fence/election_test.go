@@ -43,11 +43,7 @@ func newMesh(t *testing.T, replicas int) *mesh {
 // store opens a store of its own for a program at url.
 func openStore(t *testing.T, url, rid string) *kvlocation.Store {
 	t.Helper()
-	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := fabrictest.Connect(t, url, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	s, err := kvlocation.Open(testContext(t), nc, kvlocation.Config{Mesh: "m", RID: rid, AttemptTimeout: 400 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -242,9 +238,7 @@ func TestStoreElectsALeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := arrivals{}.kv(t, js, "alice")
-	cfg := quick("a")
-	cfg.TTL, cfg.Margin = time.Minute, time.Second
-	e, err := NewElection(store, cfg)
+	e, err := NewElection(store, lasting("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,19 +299,13 @@ func TestLostAnswersOfATerm(t *testing.T) {
 func TestRenewalIsAskedFor(t *testing.T) {
 	t.Parallel()
 	proxy := newMesh(t, 1).servers[0].Proxy(t)
-	nc, err := nats.Connect(proxy.URL(), nats.ReconnectBufSize(-1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	store, err := kvlocation.Open(testContext(t), nc, kvlocation.Config{Mesh: "m", RID: "a", AttemptTimeout: 200 * time.Millisecond, Timeout: 300 * time.Millisecond})
+	nc := fabrictest.Connect(t, proxy.URL(), nats.ReconnectBufSize(-1))
+	store, err := kvlocation.Open(testContext(t), nc, kvlocation.Config{Mesh: "m", RID: "a", AttemptTimeout: 800 * time.Millisecond, Timeout: 1200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	cfg := quick("a")
-	cfg.TTL, cfg.Margin = time.Minute, time.Second
-	a, err := NewElection(store, cfg)
+	a, err := NewElection(store, lasting("a"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func at(sequence uint64) Token {
 
 func holding(t *testing.T, tok Token) (context.Context, *holder) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), readyIn)
 	t.Cleanup(cancel)
 	h := &holder{token: tok}
 	return NewContext(ctx, h), h

@@ -95,11 +95,11 @@ func PromoterConfig(node, dir string) ElectionConfig {
 // promoterChild is the process of candidate b. It says in the log when it leads, and whom it has seen to lead.
 func promoterChild() error {
 	dir := os.Getenv("FENCE_TEST_DIR")
-	nc, err := nats.Connect(os.Getenv("FENCE_TEST_URL"), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	nc, err := nats.Connect(os.Getenv("FENCE_TEST_URL"), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.Timeout(time.Minute))
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // the test kills it before
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // the test kills it before
 	defer cancel()
 	store, err := kvlocation.Open(ctx, nc, kvlocation.Config{Mesh: "m", RID: "b", AttemptTimeout: 400 * time.Millisecond})
 	if err != nil {

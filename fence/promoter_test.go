@@ -35,7 +35,7 @@ func TestPromoterProcessDiesAndFreezes(t *testing.T) {
 					p.start(t)
 					select {
 					case <-reached.Reached():
-					case <-time.After(60 * time.Second):
+					case <-time.After(readyIn):
 						t.Fatalf("the promoter did not come to %s: %q", write, p.lines(t))
 					}
 					p.strike(t, sig)
@@ -103,8 +103,9 @@ func (p *promoter) strike(t *testing.T, sig syscall.Signal, holds ...string) {
 			t.Fatal(err)
 		}
 	}
-	c := candidate(t, p.url, fence.PromoterConfig("c", p.dir))
-	term := promoted(t, standby(t, c))
+	cfg := fence.PromoterConfig("c", p.dir)
+	cfg.TTL = time.Minute // it renews, however long the machine keeps it from that
+	term := promoted(t, standby(t, candidate(t, p.url, cfg)))
 	fence.FileDevice{Dir: p.dir, By: "c"}.Say("leads " + term.Token().String())
 	if _, err := os.Stat(filepath.Join(p.dir, "cut-a")); err != nil {
 		t.Errorf("promoted, and the old leader is not cut off: %v", err)
@@ -137,7 +138,7 @@ func (p *promoter) lines(t *testing.T) []string {
 
 func (p *promoter) wait(t *testing.T, line string) {
 	t.Helper()
-	fabrictest.Eventually(t, 60*time.Second, line, func() bool {
+	fabrictest.Eventually(t, readyIn, line, func() bool {
 		for _, l := range p.lines(t) {
 			if strings.HasPrefix(l, line) {
 				return true
@@ -150,7 +151,7 @@ func (p *promoter) wait(t *testing.T, line string) {
 // waitLast waits until the promotion that is the latest is one that begins with line.
 func (p *promoter) waitLast(t *testing.T, line string) {
 	t.Helper()
-	fabrictest.Eventually(t, 60*time.Second, line, func() bool {
+	fabrictest.Eventually(t, readyIn, line, func() bool {
 		last := ""
 		for _, l := range p.lines(t) {
 			if strings.Contains(l, " leads ") {

@@ -18,7 +18,7 @@ import (
 
 // newElection is a candidate with a term of 2 s that fences by killing the process.
 func newElection(url, node string, labels map[string]string) (*fence.Election, func(), error) {
-	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1))
+	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1), nats.Timeout(time.Minute))
 	if err != nil {
 		return nil, nil, err
 	}

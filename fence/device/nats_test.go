@@ -63,7 +63,7 @@ func startGated(t *testing.T, n int, denied *DenyList) []*fabrictest.Server {
 
 func connect(t *testing.T, url, user string, opts ...nats.Option) (*nats.Conn, error) {
 	t.Helper()
-	nc, err := nats.Connect(url, append([]nats.Option{nats.UserInfo(user, "secret"), nats.ReconnectWait(20 * time.Millisecond), nats.MaxReconnects(-1)}, opts...)...)
+	nc, err := nats.Connect(url, append([]nats.Option{nats.UserInfo(user, "secret"), nats.ReconnectWait(20 * time.Millisecond), nats.MaxReconnects(-1), nats.Timeout(time.Minute)}, opts...)...)
 	if err == nil {
 		t.Cleanup(nc.Close)
 	}

@@ -103,7 +103,7 @@ func token(sequence uint64) fence.Token {
 // with returns a context with the token, bounded.
 func with(t testing.TB, tok fence.Token) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return fence.WithToken(ctx, tok)
 }

@@ -47,7 +47,8 @@ func overtakenLeader(t *testing.T) {
 			if err := syscall.Kill(old.pid, syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
-			next, closeNext := election(t, server.URL(), "b")
+			// It renews, however long the machine keeps it from that.
+			next, closeNext := election(t, server.URL(), "b", time.Minute)
 			defer closeNext()
 			term, err := next.Campaign(bounded(t))
 			if err != nil {
@@ -80,18 +81,18 @@ func overtakenLeader(t *testing.T) {
 	}
 }
 
-// election is a candidate with a term of 2 s.
-func election(t testing.TB, url, node string) (*fence.Election, func()) {
+// election is a candidate.
+func election(t testing.TB, url, node string, ttl time.Duration) (*fence.Election, func()) {
 	t.Helper()
-	e, end, err := newElection(url, node)
+	e, end, err := newElection(url, node, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e, end
 }
 
-func newElection(url, node string) (*fence.Election, func(), error) {
-	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1))
+func newElection(url, node string, ttl time.Duration) (*fence.Election, func(), error) {
+	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1), nats.Timeout(time.Minute))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,7 +102,7 @@ func newElection(url, node string) (*fence.Election, func(), error) {
 		return nil, nil, err
 	}
 	e, err := fence.NewElection(store, fence.ElectionConfig{
-		Name: "db", Node: node, TTL: 2 * time.Second, Renew: 300 * time.Millisecond, Margin: 400 * time.Millisecond, Poll: 50 * time.Millisecond,
+		Name: "db", Node: node, TTL: ttl, Renew: 300 * time.Millisecond, Margin: 400 * time.Millisecond, Poll: 50 * time.Millisecond,
 	})
 	return e, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -123,7 +124,7 @@ func leader(dsn, url string, honest bool) error {
 	if err != nil {
 		return err
 	}
-	e, end, err := newElection(url, "a")
+	e, end, err := newElection(url, "a", 4*time.Second)
 	if err != nil {
 		return err
 	}

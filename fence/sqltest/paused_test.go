@@ -94,7 +94,7 @@ func pausedHolder(t *testing.T) {
 // waitBlocked waits until a statement of the test's own waits for a lock.
 func waitBlocked(t *testing.T, db *sql.DB) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for time.Now().Before(deadline) {
 		if one(t, db, "SELECT count(*) FROM pg_stat_activity WHERE application_name = current_schema() AND wait_event_type = 'Lock'") != "0" {
 			return
@@ -160,7 +160,7 @@ func (p *process) expect(word string) string {
 			p.t.Fatalf("the child said %q, want %q", got, word)
 		}
 		return got
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		p.t.Fatalf("the child does not say %q", word)
 		return ""
 	}
