@@ -101,7 +101,12 @@ func (s *Store) awaitExpiry(ctx context.Context, cfg LeaseConfig, clock *Clock, 
 		if cfg.OnWait != nil {
 			cfg.OnWait(LeaseWait{Holder: st, Remaining: max(0, remaining-waited)})
 		}
-		if waited > most {
+		switch {
+		case waited > most && remaining > waited:
+			return outcome.New("acquire lease of", outcome.Unavailable, outcome.NotAccepted, target,
+				fmt.Sprintf("lifecycle %d%s may hold its lease for %v more, and MaxWait %v is over: wait longer, or stop that process run",
+					st.Lifecycle, onHost(st.Host), (remaining-waited).Round(time.Second), most))
+		case waited > most:
 			return outcome.New("acquire lease of", outcome.Unavailable, outcome.NotAccepted, target,
 				fmt.Sprintf("the lease of lifecycle %d did not expire within %v although it was not renewed: has the store a leader?", st.Lifecycle, most))
 		}

@@ -125,6 +125,20 @@ func TestLeaseInUse(t *testing.T) {
 	}
 }
 
+// Who waits for less than what is left of another process run's lease hears that, and not that the store were at fault.
+func TestLeaseMaxWait(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	cfg := LeaseConfig{RID: "n1", TTL: MaxTTL, Renew: 2 * time.Minute, Host: "here"}
+	m.program("n1").acquire(t, cfg)
+	cfg.MaxWait = time.Second
+	_, err := m.program("n1").AcquireLease(testContext(t), cfg)
+	if !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) ||
+		!strings.Contains(err.Error(), "on host here may hold its lease for 4m") || !strings.Contains(err.Error(), "MaxWait 1s is over") {
+		t.Fatal(err)
+	}
+}
+
 // A lapse closes everything; the same process comes back with a new generation. The renewal of unknown result, sent
 // again, is applied, but so late that the lease may be near its end on the store by what is known here: a write over it
 // could be erased by its expiry, so that is waited for.
