@@ -89,7 +89,7 @@ func (r *Router) answerDiscovery(in <-chan *nats.Msg) {
 			r.srv.mu.Lock()
 			what, ok := r.srv.subs[m.Sub]
 			r.srv.mu.Unlock()
-			if !ok || m.Reply == "" {
+			if !ok || m.Reply == "" || !wire.Answerable(m.Reply) {
 				continue
 			}
 			data, err := json.Marshal(what.server.describe(what.verb))

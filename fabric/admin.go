@@ -109,9 +109,10 @@ func (n *Node) adminSubject(verb string) string {
 	return n.mesh.NodeService(n.cfg.RID, n.lease.Lifecycle(), adminService) + "." + verb
 }
 
-// handle lets one request be answered beside the others, or waits while too many are.
+// handle lets one request be answered beside the others, or waits while too many are. One whose answer may not go where it says is not
+// begun.
 func (a *admin) handle(m *nats.Msg) {
-	if m.Reply == "" {
+	if m.Reply == "" || !wire.Answerable(m.Reply) {
 		return
 	}
 	a.workers <- struct{}{}
