@@ -33,16 +33,16 @@ func TestThawedMemberRunsNothingThatCallersGaveUpOn(t *testing.T) {
 		ends <- end{id, err}
 	}
 	// These are accepted before the freeze and wait behind one that runs: their deadlines pass in the queue.
-	go call("running", " sleep=2000", patience)
+	go call("running", " sleep=10000", patience)
 	fabrictest.Eventually(t, patience, "it runs", func() bool { return p.ran(t)["running"] == 1 })
 	for i := range n {
-		go call(fmt.Sprint("queued-", i), "", 700*time.Millisecond)
+		go call(fmt.Sprint("queued-", i), "", 2*time.Second)
 	}
 	fabrictest.Eventually(t, patience, "they are queued", func() bool { return p.stats(t, plain).Served.Queued == n })
 	p.Freeze(t)
 	frozen := time.Now()
 	for i := range n {
-		go call(fmt.Sprint("swallowed-", i), "", 700*time.Millisecond)
+		go call(fmt.Sprint("swallowed-", i), "", 2*time.Second)
 		if err := plain.PublishRequest(channelSubject("work"), "nowhere", fmt.Append(nil, "bare-", i)); err != nil {
 			t.Fatal(err)
 		}

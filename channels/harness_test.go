@@ -97,7 +97,7 @@ func dial(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(url, append([]nats.Option{
 		nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond),
-		nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond),
+		nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond), nats.Timeout(patience),
 	}, opts...)...)
 	if err != nil {
 		t.Fatalf("connecting to %s: %v", url, err)

@@ -54,7 +54,7 @@ func runMember() {
 	rid := os.Getenv(envMember)
 	journal, err := os.OpenFile(os.Getenv(envJournal), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	fatal(err)
-	nc, err := nats.Connect(os.Getenv(envURL), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	nc, err := nats.Connect(os.Getenv(envURL), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.Timeout(patience))
 	fatal(err)
 	r, err := channels.New(channels.Config{
 		Mesh: mesh, Conn: nc, RID: rid, Lifecycle: processLifecycle, Clock: newClock(),

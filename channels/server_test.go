@@ -121,6 +121,9 @@ func TestDrainWaitsForWhatWasAccepted(t *testing.T) {
 	if !errors.Is(err, outcome.DeadlineExceeded) {
 		t.Fatalf("Drain with a handler that runs: %v", err)
 	}
+	if err := m.nc.Flush(); err != nil { // the end of Drain's time may have come before the server's answer
+		t.Fatal(err)
+	}
 	if _, err := caller.nc.Request("$SRV.PING.c", nil, patience); !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("service discovery while it drains: %v", err)
 	}
@@ -319,10 +322,15 @@ func TestSlowChannelTouchesNoOther(t *testing.T) {
 	}
 	defer func() { close(stop); wg.Wait() }()
 	fabrictest.Eventually(t, patience, "the slow channel's queue is full", func() bool { return full.Load() > 0 })
-	before := full.Load()
+	before, began := full.Load(), time.Now()
 	for done := 0; done < 400 || full.Load() == before; done++ {
 		var trace channels.Trace
-		if _, err := caller.Channel("fast").Request(within(t, patience), nil, channels.WithTrace(&trace)); err != nil || trace.Attempts != 1 {
+		_, err := caller.Channel("fast").Request(within(t, patience), nil, channels.WithTrace(&trace))
+		if err != nil && trace.Attempts == 0 && time.Since(began) < patience {
+			done--
+			continue // on a busy machine the member has not answered a probe in time, and is not asked until it does
+		}
+		if err != nil || trace.Attempts != 1 {
 			t.Fatalf("request %d beside a channel that hangs: %v, %+v", done, err, trace)
 		}
 	}

@@ -199,7 +199,7 @@ func TestThawedServiceTakesNothingThatCallersGaveUpOn(t *testing.T) {
 	}
 	p.Freeze(t)
 	frozen := time.Now()
-	wantErr(t, call("swallowed", 700*time.Millisecond), outcome.DeadlineExceeded, outcome.Unknown)
+	wantErr(t, call("swallowed", 2*time.Second), outcome.DeadlineExceeded, outcome.Unknown)
 	if err := plain.PublishRequest(subject, "nowhere", []byte("bare")); err != nil {
 		t.Fatal(err)
 	}
