@@ -44,15 +44,21 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return n.shutdownErr
 }
 
-// tidyTime bounds the store writes of an orderly end when the caller's context has ended already.
-const tidyTime = 2 * time.Second
+// tidyTime bounds what comes before the end of what runs, so that a store that does not answer takes none of its time; and what comes
+// after it when the caller's context has ended already. While the caller waits, the latter has lastTime.
+const (
+	tidyTime = 2 * time.Second
+	lastTime = 10 * time.Second
+)
 
 // release gives back, newest first, whatever open has taken.
 func (n *Node) release(ctx context.Context) error {
 	var errs []error
 	if n.objects != nil && n.lease.Admit() == nil && n.link.nc.IsConnected() {
 		dctx, cancel := boundedBy(ctx, tidyTime)
-		errs = append(errs, n.publishLeaving(dctx))
+		if err := n.publishLeaving(dctx); err != nil { // the node itself refuses what is new, and in the end there is no descriptor
+			n.log.Warn("the descriptor does not say Draining", zap.Error(err))
+		}
 		cancel()
 	}
 	if n.sessions != nil {
@@ -79,7 +85,7 @@ func (n *Node) release(ctx context.Context) error {
 		n.fencer.Close()
 	}
 	if n.worker.agent != nil {
-		actx, cancel := boundedBy(ctx, tidyTime)
+		actx, cancel := atTheEnd(ctx)
 		errs = append(errs, n.worker.agent.Close(actx))
 		cancel()
 	}
@@ -87,7 +93,7 @@ func (n *Node) release(ctx context.Context) error {
 		errs = append(errs, n.dir.Close())
 	}
 	if n.lease != nil {
-		tctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+		tctx, cancel := atTheEnd(ctx)
 		errs = append(errs, n.depart(tctx))
 		cancel()
 	}
@@ -164,6 +170,17 @@ func (n *Node) depart(ctx context.Context) error {
 		return nil // a successor is there already, or nothing was ever published
 	}
 	return err
+}
+
+// atTheEnd returns a context for the time that ctx has left, but for tidyTime at least and lastTime at most.
+func atTheEnd(ctx context.Context) (context.Context, context.CancelFunc) {
+	d := lastTime
+	if end, ok := ctx.Deadline(); ctx.Err() != nil {
+		d = tidyTime
+	} else if ok {
+		d = min(max(time.Until(end), tidyTime), lastTime)
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), d)
 }
 
 // boundedBy returns a context that ends with ctx or after d, whichever is first, but leaves d when ctx has ended.
