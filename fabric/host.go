@@ -77,7 +77,7 @@ func (n *Node) host(ctx context.Context) {
 				n.ready(ev.conn, ev.reason)
 			case ev.e == evDoubt:
 				n.doubt(ev.reason)
-			case ev.e == evBlocked && n.inDoubt:
+			case ev.e == evBlocked && n.inDoubt.Load():
 				n.apply(evBlockedInDoubt, ev.reason, nil)
 			default:
 				n.apply(ev.e, ev.reason, nil)
@@ -184,7 +184,7 @@ func (n *Node) ready(conn context.Context, reason string) {
 	if conn.Err() != nil || !n.lease.Held() {
 		return
 	}
-	n.inDoubt = false
+	n.inDoubt.Store(false)
 	n.apply(evVerified, reason, nil)
 	if n.State().Serves() {
 		n.setServing(true)
@@ -193,7 +193,7 @@ func (n *Node) ready(conn context.Context, reason string) {
 
 // doubt takes the node out of service until it has been verified again. A node that relocates keeps its state meanwhile.
 func (n *Node) doubt(reason string) {
-	n.inDoubt = true
+	n.inDoubt.Store(true)
 	if n.State().Serves() {
 		n.setServing(false)
 	}

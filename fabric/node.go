@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -51,7 +52,7 @@ type Node struct {
 	leaving    bool                  // the descriptor says Draining, and nothing else any more; guarded by publishing
 
 	events  chan hostEvent
-	inDoubt bool               // the node has to be verified before it serves again; the host goroutine's
+	inDoubt atomic.Bool        // the node has to be verified before it serves again; the host goroutine writes it
 	stop    context.CancelFunc // ends the host goroutine and the one that keeps the node listed
 	stopped chan struct{}      // closed when the host goroutine has ended
 	keeping sync.WaitGroup     // of the other one

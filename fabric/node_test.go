@@ -21,11 +21,11 @@ func newMesh(t *testing.T, s *fabrictest.Server, mesh string) {
 	}
 }
 
-// startNode starts a node with short leases and shuts it down with the test.
+// startNode starts a node with leases that are short, but longer than a busy machine stands still, and shuts it down with the test.
 func startNode(t *testing.T, cfg fabric.Config) *fabric.Node {
 	t.Helper()
 	if cfg.LeaseTTL == 0 {
-		cfg.LeaseTTL, cfg.LeaseRenew, cfg.LeaseMargin = 6*time.Second, 500*time.Millisecond, time.Second
+		cfg.LeaseTTL, cfg.LeaseRenew, cfg.LeaseMargin = 12*time.Second, 500*time.Millisecond, time.Second
 	}
 	n, err := fabric.Start(t.Context(), cfg)
 	if err != nil {

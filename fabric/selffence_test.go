@@ -42,8 +42,20 @@ func TestSelfFence(t *testing.T) {
 	t.Cleanup(func() { close(stuck) }) // before the nodes are stopped
 	lapse := func(what string) {
 		t.Helper()
-		go func() { _, _ = b.Channel("work").Request(timeout(t, 60*time.Second), []byte(what)) }()
-		<-in
+		// The state is Serving a moment before the channel is served again, and b hears of it later still.
+		ctx := timeout(t, 120*time.Second)
+		go func() {
+			for ctx.Err() == nil {
+				if _, err := b.Channel("work").Request(ctx, []byte(what)); !errors.Is(err, outcome.NotAccepted) {
+					return
+				}
+			}
+		}()
+		select {
+		case <-in:
+		case <-ctx.Done():
+			t.Fatalf("%s: a takes no request", what)
+		}
 		lost := p.Arm(fabrictest.Trigger{Subject: "$KV.FABRIC_m_NODES.lease.a", Times: -1, Action: fabrictest.Drop})
 		awaitState(t, a, kvlocation.StatePreparing)
 		if err := a.Healthy(timeout(t, 20*time.Second)); err != nil {
