@@ -79,6 +79,9 @@ type party struct {
 // shortAttempt lets a lost answer cost little.
 const shortAttempt = 400 * time.Millisecond
 
+// longAttempt lets nothing be sent twice because a busy machine answers late.
+const longAttempt = 20 * time.Second
+
 func (b *bed) party(t *testing.T) party { return b.partyAt(t, 0, shortAttempt) }
 
 func (b *bed) partyAt(t *testing.T, server int, attempt time.Duration) party {

@@ -37,7 +37,7 @@ func TestLookup(t *testing.T) {
 
 	t.Run("missing is confirmed by a write of an own key with a TTL", func(t *testing.T) {
 		t.Parallel()
-		p, key := b.party(t), objectOf(t)
+		p, key := b.partyAt(t, 0, longAttempt), objectOf(t)
 		sent := probes(p, false, fabrictest.Signal)
 		_, err := p.Lookup(testContext(t), key)
 		wantError(t, err, outcome.NotFound, outcome.NotAccepted)

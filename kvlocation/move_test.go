@@ -75,7 +75,7 @@ func TestConformanceMove(t *testing.T) {
 				t.Parallel()
 				t.Run("in one round trip", func(t *testing.T) {
 					t.Parallel()
-					p, key, op := b.party(t), objectOf(t), nuid.Next()
+					p, key, op := b.partyAt(t, 0, longAttempt), objectOf(t), nuid.Next()
 					at := p.moved(t, key, op, i)
 					any := p.proxy.Arm(fabrictest.Trigger{Action: fabrictest.Signal, Times: -1})
 					ch, err := step.do(testContext(t), p, at, op)

@@ -115,7 +115,7 @@ func TestEntryOf(t *testing.T) {
 func TestRecordSizeIsChecked(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, 1)
-	p, key := b.party(t), objectOf(t)
+	p, key := b.partyAt(t, 0, longAttempt), objectOf(t)
 	sent := p.arm(t, key, func(tr *fabrictest.Trigger) { tr.Times = -1 })
 	_, err := p.Create(testContext(t), room(key, n1, json.RawMessage(`"`+strings.Repeat("x", MaxRecord)+`"`)))
 	wantError(t, err, outcome.CapacityExceeded, outcome.NotAccepted)

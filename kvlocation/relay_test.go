@@ -462,7 +462,7 @@ func TestRelayRights(t *testing.T) {
 	}
 	srv := fabrictest.StartServer(t, fabrictest.WithConfig(`authorization { users = [ {user: "op", password: "p"}, `+user("src")+", "+user("tgt")+` ] }`))
 	dial := func(name string, opts ...nats.Option) *nats.Conn {
-		nc, err := nats.Connect(srv.URL(), append(opts, nats.UserInfo(name, "p"), nats.ReconnectBufSize(-1))...)
+		nc, err := nats.Connect(srv.URL(), append(opts, nats.UserInfo(name, "p"), nats.ReconnectBufSize(-1), nats.Timeout(readyIn))...)
 		if err != nil {
 			t.Fatal(err)
 		}
