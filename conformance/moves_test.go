@@ -392,6 +392,6 @@ func nothingOfASessionIsRestored(t *testing.T) {
 	if st := s.do(t, push).State(t); st.Said != "no session is bound" {
 		t.Errorf("a push: %s", st.Said)
 	}
-	want(t, "the client is gone", u.Do(t, object).Op, outcome.Unavailable, outcome.NotAccepted)
+	want(t, "the client is gone", u.Do(t, object).Op, outcome.ShuttingDown, outcome.NotAccepted)
 	s.judge(t)
 }
