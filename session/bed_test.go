@@ -63,7 +63,7 @@ func newBed(t testing.TB, of ...fabrictest.Option) *bed {
 
 func (b *bed) connect(url, name string, onState func(up bool)) *nats.Conn {
 	b.t.Helper()
-	opts := []nats.Option{nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond)}
+	opts := []nats.Option{nats.Name(name), nats.Timeout(long), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond)}
 	if onState != nil {
 		opts = append(opts, nats.DisconnectErrHandler(func(*nats.Conn, error) { onState(false) }), nats.ReconnectHandler(func(*nats.Conn) { onState(true) }))
 	}
@@ -295,6 +295,23 @@ func (l *book) of(id string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]string(nil), l.lines[id]...)
+}
+
+// occupy begins a turn of an Actor at this node and returns once it runs. It lasts until hold is closed: what comes for the Actor
+// waits.
+func (n *node) occupy(id string) (hold chan struct{}) {
+	n.b.t.Helper()
+	busy, hold := make(chan struct{}), make(chan struct{})
+	turn := func(context.Context, *objects.Request) (objects.Reply, error) {
+		close(busy)
+		<-hold
+		return objects.Reply{}, nil
+	}
+	n.b.log.onTurn.Store(&turn)
+	go func() { _, _ = n.objs.Actors().Request(n.b.ctx(), id, nil) }()
+	<-busy
+	n.b.log.onTurn.Store(nil)
+	return hold
 }
 
 // has reports how often an Actor wrote a line.

@@ -133,7 +133,7 @@ func TestLostBind(t *testing.T) {
 	l := n1.dial("ann")
 	n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.node.n2.*.ses.bind.alice", Answer: true, Action: fabrictest.Drop})
 	l.next++
-	l.write(frame.Header{Type: frame.Bind, ID: l.next, Ref: ref.String(), MS: 1000}, "")
+	l.write(frame.Header{Type: frame.Bind, ID: l.next, Ref: ref.String(), MS: 5000}, "")
 	wantErr(t, l.want(frame.Err), outcome.DeadlineExceeded, outcome.Unknown)
 	fabrictest.Eventually(t, long, "the Actor is let go", func() bool { return b.log.has("alice", "unbound ann 1: disconnected") == 1 })
 	if g := l.bind(ref.String()); g.Type != frame.OK || g.Number != 2 {

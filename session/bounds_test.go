@@ -183,7 +183,7 @@ func TestSilentClient(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, dial func(*node, string) *link) {
 		b := newBed(t)
-		n := b.node("n1", heartbeat(500*time.Millisecond))
+		n := b.node("n1", heartbeat(2*time.Second))
 		n.actor("alice")
 		l := dial(n, "ann")
 		l.bind("actor/alice")

@@ -205,7 +205,7 @@ func TestClientReconnects(t *testing.T) {
 			if reply, err := bound.Request(b.ctx(), []byte("add")); err != nil || string(reply) != "1" {
 				t.Fatal(reply, err)
 			}
-			if node, number, ok := c.Session(); !ok || node == firstNode && number == first || logins != 2 {
+			if node, number, ok := c.Session(); !ok || node == firstNode && number == first || logins < 2 { // an attempt that fails asks again
 				t.Fatal(node, number, ok, logins)
 			}
 			if b.log.has("alice", "ann: slow") != 1 || !w.has("disconnected") {
@@ -370,16 +370,7 @@ func TestClientLateBind(t *testing.T) {
 	n2.actor("alice")
 	p := fabrictest.NewProxy(t, n1.web.Listener.Addr().String())
 	c := b.client(nil, client.Config{URLs: []string{"ws" + strings.TrimPrefix(p.URL(), "nats")}, RequestTimeout: long})
-	busy, hold := make(chan struct{}), make(chan struct{})
-	turn := func(context.Context, *objects.Request) (objects.Reply, error) {
-		close(busy)
-		<-hold
-		return objects.Reply{}, nil
-	}
-	b.log.onTurn.Store(&turn)
-	go func() { _, _ = n2.objs.Actors().Request(b.ctx(), "alice", nil) }()
-	<-busy
-	b.log.onTurn.Store(nil)
+	hold := n2.occupy("alice")
 	ctx, cancel := context.WithCancel(b.ctx())
 	failed := make(chan error, 1)
 	go func() {

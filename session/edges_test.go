@@ -287,7 +287,8 @@ func TestBindDuringAMove(t *testing.T) {
 func TestDrainDuringBinds(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	n1, n2 := b.node("n1"), b.node("n2")
+	// The bind that comes after the go-away comes within this time.
+	n1, n2 := b.node("n1", func(s *settings) { s.GoAway = 3 * time.Second }), b.node("n2")
 	hold := make(chan struct{})
 	var waiting sync.WaitGroup
 	turn := func(_ context.Context, req *objects.Request) (objects.Reply, error) {
@@ -347,7 +348,10 @@ func TestLateAuthenticator(t *testing.T) {
 	l.cut()
 	<-l.closed
 	close(hold)
-	fabrictest.Eventually(t, long, "its place is free", func() bool { return n.Stats().Opened == 1 && n.Stats().EndedLost == 1 })
+	fabrictest.Eventually(t, long, "its place is free", func() bool {
+		st := n.Stats()
+		return st.Opened == 1 && st.EndedLost == 1 && st.Sessions == 0
+	})
 	n.dial("ann")
 }
 

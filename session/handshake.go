@@ -86,12 +86,12 @@ func decide[T any](ctx context.Context, s *Service, what string, done func(), f 
 	s.asked.add()
 	go func() {
 		defer s.asked.done()
-		defer done()
 		var r result
 		r.err = s.safely(what, func() (err error) {
 			r.v, err = f()
 			return err
 		})
+		done() // who hears the result finds it done
 		out <- r
 	}()
 	select {

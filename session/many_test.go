@@ -1,17 +1,16 @@
 package session
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/coder/websocket"
 
 	"natsfabric/fabrictest"
-	"natsfabric/objects"
 	"natsfabric/outcome"
 	"natsfabric/session/internal/frame"
 )
@@ -100,18 +99,9 @@ func TestFullMailbox(t *testing.T) {
 	if g := l.call(frame.Request, bound.Token, "add"); g.data != "1" {
 		t.Fatal(g)
 	}
-	busy, hold := make(chan struct{}), make(chan struct{})
-	turn := func(context.Context, *objects.Request) (objects.Reply, error) {
-		close(busy)
-		<-hold
-		return objects.Reply{}, nil
-	}
-	b.log.onTurn.Store(&turn)
-	go func() { _, _ = n2.objs.Actors().Request(b.ctx(), "alice", nil) }()
-	<-busy
-	b.log.onTurn.Store(nil)
+	hold := n2.occupy("alice")
 	for {
-		if err := n2.objs.Actors().Send(b.ctx(), "alice", nil); err != nil {
+		if err := n2.objs.Actors().Send(b.ctx(), "alice", nil); err != nil && strings.Contains(err.Error(), "the mailbox is full") {
 			break
 		}
 	}

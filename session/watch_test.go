@@ -18,7 +18,7 @@ import (
 func TestTakenForGone(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	n1, n2 := b.node("n1", heartbeat(500*time.Millisecond)), b.node("n2")
+	n1, n2 := b.node("n1", heartbeat(2*time.Second)), b.node("n2")
 	alice, bob := n2.actor("alice"), n2.actor("bob")
 	l := n1.dial("ann")
 	bound := l.bind(alice.String())
