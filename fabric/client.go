@@ -147,7 +147,8 @@ func (c *Client) Objects() *objects.Service { return c.objects }
 // Members returns what the client knows of the mesh now.
 func (c *Client) Members() *kvlocation.Members { return c.dir.Members() }
 
-// Store returns the mesh's Location Store.
+// Store returns the mesh's Location Store, without an RID: it reads records, and its shared keys (Store.Shared), so agents,
+// monitors and elections, are refused. For these open a store of your own, with kvlocation.Open and an RID.
 func (c *Client) Store() *kvlocation.Store { return c.store }
 
 // Metrics returns the counters of the calls that this client made.

@@ -97,10 +97,11 @@ type Agent struct {
 }
 
 // NewAgent makes the agent of a worker and takes over its record from an earlier process run. Nothing is written before
-// the first tick. ctx bounds the call alone.
+// the first tick. ctx bounds the call alone. sh is store.Shared(kvlocation.BucketSupervise) of a node's store, or of one
+// that was opened with an RID.
 //
-// Errors are *outcome.Error: InvalidOperation for a configuration that is not allowed, Unavailable when the store does
-// not answer.
+// Errors are *outcome.Error: InvalidOperation for a configuration that is not allowed or a store without an RID,
+// Unavailable when the store does not answer.
 func NewAgent(ctx context.Context, sh *kvlocation.Shared, cfg AgentConfig) (*Agent, error) {
 	return newAgent(ctx, sh, cfg)
 }
