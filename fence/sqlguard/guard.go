@@ -33,8 +33,8 @@ type Guard struct {
 	gate  *fence.Gate
 	d     Dialect
 	table string // quoted
-	// raise writes the token if it may, read returns what stands there.
-	raise, read string
+	// enter writes the token if it may where there is a row, raise also where there is none, and read returns what stands there.
+	enter, raise, read string
 
 	texts texts // of Exec, by statement and number of arguments
 }
@@ -57,8 +57,19 @@ func New(c Config) (*Guard, error) {
 	g := &Guard{gate: fence.NewGate(c.Resource, c.Source), d: c.Dialect, table: table}
 	w := &writer{d: g.d}
 	g.raising(w)
-	g.raise, g.read = w.String(), fmt.Sprintf("SELECT source, token FROM %s WHERE resource = %s", table, g.d.Placeholder(1))
+	g.enter, g.raise, g.read = g.entering(&writer{d: g.d}), w.String(), fmt.Sprintf("SELECT source, token FROM %s WHERE resource = %s", table, g.d.Placeholder(1))
 	return g, nil
+}
+
+// entering returns the statement that writes a token into the row if it may. Its parameters are those of raising.
+func (g *Guard) entering(w *writer) string {
+	resource, source, token := w.param(), w.param(), w.param()
+	return fmt.Sprintf("UPDATE %s SET token = %s WHERE %s <= %[2]s", g.table, token, g.found(resource, source))
+}
+
+// found is the condition that the row is the guard's and its source's, up to the comparison of its token.
+func (g *Guard) found(resource, source string) string {
+	return fmt.Sprintf("resource = %s AND source %s = %s AND token %[2]s", resource, g.d.Bytewise, source)
 }
 
 // raising writes the statement that makes a token the highest if it may. Its parameters are resource, source and token.
@@ -132,9 +143,12 @@ func (g *Guard) write(ctx context.Context, q Querier) error {
 	if err != nil {
 		return err
 	}
-	changed, err := exec(ctx, q, g.raise, g.gate.Resource(), t.Source, t.Numbers())
-	if err != nil || changed {
-		return g.failed(err)
+	// Nearly always the row is there, and a plain UPDATE costs the database less than an INSERT that conflicts.
+	for _, statement := range []string{g.enter, g.raise} {
+		changed, err := exec(ctx, q, statement, g.gate.Resource(), t.Source, t.Numbers())
+		if err != nil || changed {
+			return g.failed(err)
+		}
 	}
 	seen, err := g.seen(ctx, q)
 	if err != nil {

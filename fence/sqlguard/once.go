@@ -100,7 +100,7 @@ func (g *Guard) text(query string, args int) (string, error) {
 	}
 	w := &writer{d: g.d, n: args}
 	resource, source, token := w.param(), w.param(), w.param()
-	where := fmt.Sprintf("resource = %s AND source %s = %s AND token %[2]s", resource, g.d.Bytewise, source)
+	where := g.found(resource, source)
 	with, condition := "", fmt.Sprintf("EXISTS (SELECT 1 FROM %s WHERE %s = %s)", g.table, where, token)
 	if g.d.once == onceByWriting {
 		// The condition asks nothing of the row that the statement writes, so it is decided before that row is looked for: every

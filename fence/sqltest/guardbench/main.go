@@ -4,9 +4,10 @@
 //
 // Each form of guard is compared with the same write without one in the same form: one statement that is its own transaction,
 // or BEGIN, the statement and COMMIT. Single statements are prepared once on both sides: guards take any sqlguard.Querier,
-// here one that prepares. Each pair runs the unguarded and the guarded writes for the same time, in alternating order, on
-// the same connection, and each commit is on disk before it returns (PostgreSQL's default, SQLite's synchronous=FULL). It
-// prints, for each form, the median time of a write on both sides and the median, quartiles, least and greatest ratio of the pairs.
+// here one that prepares. Unguarded and guarded writes take turns, one by one, on the same connection, and each commit is on
+// disk before it returns (PostgreSQL's default, SQLite's synchronous=FULL). It prints, for each form, the median time of a
+// write on both sides, and of the ratios of the medians of each slice of time the median, the quartiles, the least and the
+// greatest.
 package main
 
 import (
@@ -33,7 +34,7 @@ import (
 type result struct {
 	Database  string  `json:"database"`
 	Form      string  `json:"form"`
-	Pairs     int     `json:"pairs"`
+	Slices    int     `json:"slices"`
 	Unguarded float64 `json:"unguarded_us"`
 	Guarded   float64 `json:"guarded_us"`
 	Ratio     float64 `json:"ratio"`
@@ -44,19 +45,19 @@ type result struct {
 }
 
 func main() {
-	pairs := flag.Int("pairs", 15, "pairs of runs")
-	span := flag.Duration("time", 300*time.Millisecond, "time of one side of a pair")
+	count := flag.Int("slices", 15, "slices of time for each form")
+	span := flag.Duration("time", 300*time.Millisecond, "length of a slice")
 	asJSON := flag.Bool("json", false, "one JSON object a line")
 	flag.Parse()
-	if err := run(*pairs, *span, *asJSON); err != nil {
+	if err := run(*count, *span, *asJSON); err != nil {
 		fmt.Fprintln(os.Stderr, "guardbench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(pairs int, span time.Duration, asJSON bool) error {
-	if pairs < 1 || span <= 0 {
-		return fmt.Errorf("-pairs %d and -time %v must be above 0", pairs, span)
+func run(count int, span time.Duration, asJSON bool) error {
+	if count < 1 || span <= 0 {
+		return fmt.Errorf("-slices %d and -time %v must be above 0", count, span)
 	}
 	url := os.Getenv("FABRIC_POSTGRES_URL")
 	if url == "" {
@@ -79,7 +80,7 @@ func run(pairs int, span time.Duration, asJSON bool) error {
 			return err
 		}
 		db.SetMaxOpenConns(1)
-		results, err := compare(db, d.name, d.dialect, pairs, span)
+		results, err := compare(db, d.name, d.dialect, count, span)
 		if closed := db.Close(); err == nil {
 			err = closed
 		}
@@ -99,12 +100,12 @@ func print(r result, asJSON bool) {
 		fmt.Printf("%s\n", line)
 		return
 	}
-	fmt.Printf("%-10s  %-20s  %d pairs: unguarded %7.1f us, guarded %7.1f us, ratio %.3f (quartiles %.3f..%.3f, all %.3f..%.3f)\n",
-		r.Database, r.Form, r.Pairs, r.Unguarded, r.Guarded, r.Ratio, r.Low, r.High, r.Least, r.Greatest)
+	fmt.Printf("%-10s  %-20s  %d slices: unguarded %7.1f us, guarded %7.1f us, ratio %.3f (quartiles %.3f..%.3f, all %.3f..%.3f)\n",
+		r.Database, r.Form, r.Slices, r.Unguarded, r.Guarded, r.Ratio, r.Low, r.High, r.Least, r.Greatest)
 }
 
 // compare measures both forms of guards.
-func compare(db *sql.DB, name string, d sqlguard.Dialect, pairs int, span time.Duration) ([]result, error) {
+func compare(db *sql.DB, name string, d sqlguard.Dialect, count int, span time.Duration) ([]result, error) {
 	rows, err := sqlguard.NewRows(sqlguard.RowsConfig{Dialect: d, Table: "guardbench_row", Key: []string{"id"}})
 	if err != nil {
 		return nil, err
@@ -157,7 +158,7 @@ func compare(db *sql.DB, name string, d sqlguard.Dialect, pairs int, span time.D
 	}
 	var out []result
 	for _, f := range forms {
-		r, err := measure(f.unguarded, f.guarded, pairs, span)
+		r, err := measure(f.unguarded, f.guarded, count, span)
 		if err != nil {
 			return nil, err
 		}
@@ -202,42 +203,35 @@ func (p *prepared) close() {
 	}
 }
 
-// measure runs the pairs, the guarded side first in every other one.
-func measure(unguarded, guarded func() error, pairs int, span time.Duration) (result, error) {
+// measure runs the slices. In each, the writes of both sides take turns, the guarded one first in every other pair: a disk
+// whose speed drifts, and what every so many writes cost, is met by both alike.
+func measure(unguarded, guarded func() error, count int, span time.Duration) (result, error) {
+	sides := [2]func() error{unguarded, guarded}
 	var us, gs, ratios []float64
-	for i := range pairs + 1 {
-		sides := []func() error{unguarded, guarded}
-		var took [2]float64
-		for j := range sides {
-			k := (i + j) % 2
-			t, err := timed(sides[k], span)
-			if err != nil {
-				return result{}, err
+	for i := range count + 1 {
+		var took [2][]float64
+		begin := time.Now()
+		for pair := i; time.Since(begin) < span; pair++ {
+			for j := range sides {
+				k := (pair + j) % 2
+				at := time.Now()
+				if err := sides[k](); err != nil {
+					return result{}, err
+				}
+				took[k] = append(took[k], float64(time.Since(at).Nanoseconds())/1e3)
 			}
-			took[k] = t
 		}
 		if i == 0 {
 			continue // to warm up
 		}
-		us, gs, ratios = append(us, took[0]), append(gs, took[1]), append(ratios, took[1]/took[0])
+		u, g := median(took[0]), median(took[1])
+		us, gs, ratios = append(us, u), append(gs, g), append(ratios, g/u)
 	}
 	slices.Sort(ratios)
 	return result{
 		Low: ratios[len(ratios)/4], High: ratios[len(ratios)-1-len(ratios)/4],
-		Pairs: pairs, Unguarded: median(us), Guarded: median(gs), Ratio: median(ratios), Least: slices.Min(ratios), Greatest: slices.Max(ratios),
+		Slices: count, Unguarded: median(us), Guarded: median(gs), Ratio: median(ratios), Least: slices.Min(ratios), Greatest: slices.Max(ratios),
 	}, nil
-}
-
-// timed returns the mean time of a write, in microseconds.
-func timed(write func() error, span time.Duration) (float64, error) {
-	begin, n := time.Now(), 0
-	for time.Since(begin) < span {
-		if err := write(); err != nil {
-			return 0, err
-		}
-		n++
-	}
-	return float64(time.Since(begin).Microseconds()) / float64(n), nil
 }
 
 func median(v []float64) float64 {
