@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -88,19 +89,25 @@ func (n *node) awaitServing(t testing.TB) {
 	}
 }
 
-// freeAddress returns an address of loopback that nobody listens on. It is outside the ranges from which the operating
-// system and fabrictest take ports, so that nobody is given it meanwhile.
-func freeAddress(t testing.TB) string {
+// freeAddresses returns n addresses of loopback that nobody listens on. They are outside the ranges from which the operating
+// system and fabrictest take ports, so that nobody is given them meanwhile.
+func freeAddresses(t testing.TB, n int) (out []string) {
 	t.Helper()
 	for range 1000 {
+		if len(out) == n {
+			return out
+		}
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(7_000+rand.IntN(3_000)))
+		if slices.Contains(out, addr) {
+			continue
+		}
 		if l, err := net.Listen("tcp", addr); err == nil {
 			l.Close()
-			return addr
+			out = append(out, addr)
 		}
 	}
-	t.Fatal("no free address")
-	return ""
+	t.Fatal("no free addresses")
+	return nil
 }
 
 const soon = 30 * time.Second

@@ -159,10 +159,10 @@ func beginWork(t *testing.T, n *node, sleepMS int) <-chan *nats.Msg {
 func TestRunSecondSignal(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, program(t), "--mesh", "shop", "--embedded", "--listen", "127.0.0.1:0", "--data", t.TempDir(), "--stop-timeout", "5m")
-	answered := beginWork(t, n, 20_000)
+	answered := beginWork(t, n, 60_000) // it and the turn outlast the test
 	c := commander{t, program(t), []string{"--mesh", "shop", "--server", n.Server}}
 	c.do(0, nil, "create", "--actor", "alice", "--type", "ledger")
-	c.do(0, nil, "call", "--send", "--actor", "alice", `{"op":"sleep","ms":20000}`)
+	c.do(0, nil, "call", "--send", "--actor", "alice", `{"op":"sleep","ms":60000}`)
 	c.do(0, nil, "call", "--send", "--actor", "alice", `{"op":"append"}`)
 	fabrictest.Eventually(t, soon, "the turn runs", func() bool {
 		_, metrics := get(t, n.HTTP+"/metrics")
@@ -227,7 +227,7 @@ func TestCallIsBounded(t *testing.T) {
 		name, says string
 		drop       string
 	}{
-		{"server", "--timeout is 1s, connecting included", ""},
+		{"server", "--timeout is 5s, connecting included", ""},
 		{"JetStream", "JetStream has no leader at the moment", "$JS.API.INFO"},
 		{"writes", "the store does not take writes (stream KV_FABRIC_shop_NODES): context deadline exceeded", "$KV.FABRIC_shop_NODES.>"},
 	} {
@@ -240,7 +240,7 @@ func TestCallIsBounded(t *testing.T) {
 				url = p.URL()
 			}
 			start := time.Now()
-			r := run(t, bin, "", "call", "--mesh", "shop", "--server", url, "--timeout", "1s", "--connect-timeout", "1m", "echo", "x")
+			r := run(t, bin, "", "call", "--mesh", "shop", "--server", url, "--timeout", "5s", "--connect-timeout", "1m", "echo", "x")
 			if r.code != 3 || !strings.Contains(r.stderr, c.says) {
 				t.Errorf("exit code %d, want 3 and %q: %s", r.code, c.says, r.stderr)
 			}
@@ -330,8 +330,8 @@ func TestRunCluster(t *testing.T) {
 	bin := program(t)
 	names := []string{"n1", "n2", "n3"}
 	ports := map[string]string{}
-	for _, n := range names {
-		ports[n] = freeAddress(t)
+	for i, addr := range freeAddresses(t, len(names)) {
+		ports[names[i]] = addr
 	}
 	procs := make([]*node, len(names))
 	for i, name := range names {
