@@ -45,7 +45,8 @@ type spotMove struct {
 }
 
 // Host moves every unit of this node, Config.Concurrency at a time, until none is left that can: Spots before the Actors that have joined
-// them, which follow to the same node; and what is being made, or on its way here, when it begins. There is no leader, and nothing is tried a
+// them, which follow to the same node; and what is being made, or arrives within 2 s, when it begins: what is on its way here for longer, and was not
+// given up by its source for good, is refused and stays there. There is no leader, and nothing is tried a
 // second time: what cannot move is kept, with the reason. The node goes on serving what it has. Result.Outcome is Relocated when no object is left but the Entry Spot.
 //
 // ctx bounds it: what has not begun then is kept, with DeadlineExceeded, or ShutdownRequested when the cause is ErrShutdown. A second Host
@@ -64,17 +65,34 @@ func (s *Service) Host(ctx context.Context, mode Mode) (Result, error) {
 	if err := s.cfg.Lease.Admit(); err != nil {
 		return blocked(RuntimeNotReady, err.Error()), nil
 	}
+	begun := time.Now()
 	for ctx.Err() == nil { // what was made meanwhile by callers with an old list is found in the next round
 		unsettled := s.cfg.Objects.Unsettled() > 0 // asked before: what has come meanwhile is in the list
 		if items := h.todo(); len(items) > 0 {
 			h.round(ctx, items)
 		} else if unsettled && !h.halted() {
+			if time.Since(begun) > arrivalPatience {
+				s.refuseArrivals()
+			}
 			wait(ctx, againPause)
 		} else {
 			break
 		}
 	}
 	return h.end(ctx), nil
+}
+
+// arrivalPatience is how long a Host waits for units on their way here that their sources have not given up for good: longer than Fallback, so that what
+// was given up without its marker arriving is here by then.
+const arrivalPatience = 2 * time.Second
+
+// refuseArrivals gives up the units on their way here. One whose source waits for a long turn would otherwise hold this node's Host up for its
+// source's time, and two hosts at once would wait for each other's turns. What its source has accepted comes nevertheless.
+func (s *Service) refuseArrivals() {
+	s.arrivals.each(func(a *arrival) {
+		a.fail(errLeaving)
+		a.post(event{kind: evGiveUp})
+	})
 }
 
 // halted reports whether nothing more is begun.
