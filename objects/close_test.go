@@ -133,7 +133,7 @@ func TestIdleIsMeasuredFromTheLastTurn(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, 10, Type{Name: "t", Class: kvlocation.ClassInstanceSpot, IdleAfter: time.Hour})
 	o := h.object(t, "o", echo)
-	look := func(since time.Duration) {
+	rests := func(o *object) {
 		t.Helper()
 		eventually(t, func() error {
 			if _, ok := o.idleSince(); !ok {
@@ -141,6 +141,10 @@ func TestIdleIsMeasuredFromTheLastTurn(t *testing.T) {
 			}
 			return nil
 		})
+	}
+	look := func(since time.Duration) {
+		t.Helper()
+		rests(o)
 		o.mu.Lock()
 		o.idle = tick().add(-since)
 		o.mu.Unlock()
@@ -160,6 +164,20 @@ func TestIdleIsMeasuredFromTheLastTurn(t *testing.T) {
 		}
 		return nil
 	})
+	gate := make(chan struct{})
+	busy := h.object(t, "busy", handle(func(context.Context, *Request) (Reply, error) { <-gate; return Reply{}, nil }))
+	ended := make(chan error, 1)
+	go func() { _, err := h.request(context.Background(), busy, ""); ended <- err }()
+	waitRunning(t, busy)
+	h.rt.clock.dueNow(busy.timers.own[0])
+	close(gate)
+	if err := within(t, ended, "the turn"); err != nil {
+		t.Error(err)
+	}
+	rests(busy)
+	if _, err := h.request(context.Background(), busy, ""); err != nil {
+		t.Errorf("after a look within a turn: %v", err)
+	}
 }
 
 // An idle close that finds mail does not begin, and one that fails is not tried again before the object is idle again.
