@@ -253,7 +253,7 @@ func (h *Shared) List(ctx context.Context, prefix string, f func(SharedEntry) bo
 // read from the server's time stamp of an own write, so it needs the quorum, and it is the same clock as that of
 // SharedEntry.Time.
 func (h *Shared) Now(ctx context.Context) (now time.Time, bound time.Duration, err error) {
-	if err := h.usable("read the clock", "the store's clock"); err != nil {
+	if err := h.usable("read the clock of", h.b.name); err != nil {
 		return time.Time{}, 0, err
 	}
 	ctx, cancel := h.s.bound(ctx)
@@ -269,7 +269,7 @@ func (h *Shared) Now(ctx context.Context) (now time.Time, bound time.Duration, e
 	}
 	m := snap.get(h.s.probeKey())
 	if m == nil {
-		return time.Time{}, 0, unavailable("read the clock", h.b.name, errors.New("the own key is gone already"))
+		return time.Time{}, 0, unavailable("read the clock of", h.b.name, errors.New("the own key is gone already"))
 	}
 	c := NewClock(0)
 	c.Observe(sent, monotime.Now(), m.time) // written after sent, by this call or one beside it
@@ -436,7 +436,7 @@ func reserved(key string) bool {
 
 func (h *Shared) usable(op, target string) error {
 	if h.b.life.epoch == 0 {
-		return refused(op, target, errors.New("the store was opened without an RID: Config.RID must be set to use shared keys"))
+		return refused(op, target, errors.New("the store was opened without an RID, as a client's is: shared keys need one of kvlocation.Open with Config.RID"))
 	}
 	return nil
 }
