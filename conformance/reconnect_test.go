@@ -92,7 +92,8 @@ func lostConnectionIsUnknown(t *testing.T) {
 			ps.Apply(fabrictest.Cut)
 		}},
 	} {
-		id := c.Go(t, bed.Do{Timeout: bed.Long, Job: job.Job{Do: job.Sleep, Millis: 500}})
+		// It runs for longer than a busy machine takes to see that and to cut, and not for so long that its member is suspect.
+		id := c.Go(t, bed.Do{Timeout: bed.Long, Job: job.Job{Do: job.Sleep, Millis: 1500}})
 		lose.cause(id, runner(t, b, c, id))
 		c.Wait()
 		ps.Heal()
