@@ -51,7 +51,7 @@ func TestClientNobodyThere(t *testing.T) {
 		"ws" + strings.TrimPrefix(web.URL, "http"): "no sessions are served under this path",
 		fabrictest.StartServer(t).URL():            `no node of mesh "m" takes sessions`,
 	} {
-		_, err := client.Dial(t.Context(), client.Config{URLs: []string{url}, Mesh: "m"})
+		_, err := client.Dial(t.Context(), client.Config{URLs: []string{url}, Mesh: "m", HandshakeTimeout: long})
 		if outcome.KindOf(err) != outcome.Unavailable || outcome.AcceptanceOf(err) != outcome.NotAccepted || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", url, err)
 		}
@@ -70,7 +70,7 @@ func TestClientFrameNobodyTook(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.Dial(t.Context(), client.Config{URLs: []string{server.URL()}, Mesh: "m", RequestTimeout: long})
+	c, err := client.Dial(t.Context(), client.Config{URLs: []string{server.URL()}, Mesh: "m", HandshakeTimeout: long, RequestTimeout: long})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestClientFrameNobodyTook(t *testing.T) {
 // TestClientClosed: a binding of a client that was closed says so: nobody should wait for another session.
 func TestClientClosed(t *testing.T) {
 	t.Parallel()
-	c, err := client.Dial(t.Context(), client.Config{URLs: []string{standIn(t, 1)}})
+	c, err := client.Dial(t.Context(), client.Config{URLs: []string{standIn(t, 1)}, HandshakeTimeout: long, RequestTimeout: long})
 	if err != nil {
 		t.Fatal(err)
 	}
