@@ -287,7 +287,7 @@ func nothingPassesToANewIncarnation(t *testing.T) {
 	first := s.made(t, alice, "a")
 	s.do(t, bed.Act{Way: history.Join, Class: "actor", Object: "alice", Generation: first, Spot: "room", SpotGeneration: spot})
 	timer := alice
-	timer.Job = job.Job{Do: job.Timer, Millis: 1500}
+	timer.Job = job.Job{Do: job.Timer, Millis: 8000} // the incarnation ends before
 	set := s.do(t, timer)
 	if st := set.State(t); st.Said != "written" {
 		t.Fatalf("the timer: %s", st.Said)
@@ -302,8 +302,7 @@ func nothingPassesToANewIncarnation(t *testing.T) {
 	want(t, "the former membership", s.user.Do(t, bed.Act{Way: history.Leave, Class: "actor", Object: "alice", Generation: second,
 		Spot: "room", SpotGeneration: spot}).Op, outcome.InvalidOperation, outcome.NotAccepted)
 	want(t, "the former reference", s.user.Do(t, bed.Ref(history.Destroy, "actor", "alice", first)).Op, outcome.NotFound, outcome.NotAccepted)
-	// Another timer, set later and due later than the former one, runs: so that one had its time.
-	timer.Job.Millis = 2000
+	// Another timer, set later and so due later than the former one, runs: so that one had its time.
 	s.do(t, timer)
 	fabrictest.Eventually(t, bed.Long, "a timer of the new incarnation runs", func() bool {
 		for _, e := range s.Noted(t, "actor/alice", journal.Turn) {

@@ -250,7 +250,7 @@ func oneTerminalResult(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var cancelled []string
 	for range 50 {
-		cancelled = append(cancelled, c.Go(t, bed.Do{Context: ctx, Timeout: bed.Long, Job: job.Job{Do: job.Sleep, Millis: 3000}}))
+		cancelled = append(cancelled, c.Go(t, bed.Do{Context: ctx, Timeout: bed.Long, Job: job.Job{Do: job.Sleep, Millis: 10_000}}))
 	}
 	for _, id := range cancelled {
 		m.Ran(t, id)
