@@ -67,9 +67,7 @@ func testGrace(t *testing.T, m *mesh) {
 
 	wantEvent(t, la, LeaseLapsed) // after at most 3.3 s
 	wantLapsed(t, la, lctx)
-	if s := d.State(); s != DirectoryStale {
-		t.Errorf("within the grace the directory is %v", s)
-	}
+	fabrictest.Eventually(t, readyIn, "within the grace the directory is stale", func() bool { return d.State() == DirectoryStale })
 	fabrictest.Eventually(t, readyIn, "the grace is over", func() bool { return d.State() == DirectoryExpired })
 	if got, want := d.Members().All(), list.All(); len(got) != 1 || len(want) != 1 || got[0].Revision != want[0].Revision {
 		t.Errorf("the list changed while the store was away: %+v", got)
