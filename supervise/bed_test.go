@@ -84,7 +84,7 @@ func fast() Policy {
 // mortal is fast with limits that do not keep a test waiting for long when a monitor dies with its lock or its command.
 func mortal() Policy {
 	p := fast()
-	p.LaunchWindow, p.CollectLimit, p.CommandLimit, p.NotifyLimit = 3*time.Second, 3*time.Second, 3*time.Second, 3*time.Second
+	p.LaunchWindow, p.CollectLimit, p.CommandLimit, p.NotifyLimit = 6*time.Second, 3*time.Second, 4*time.Second, 3*time.Second
 	p.LockTTL = p.CollectLimit + 2*p.LaunchWindow + p.CommandLimit
 	return p
 }
@@ -266,6 +266,19 @@ func (b *bed) incidentOf(t testing.TB, worker string) *Incident {
 		return nil
 	}
 	return &all[0]
+}
+
+// audit logs what has become of a worker, if the test has failed.
+func (b *bed) audit(t testing.TB, worker string) {
+	t.Helper()
+	if !t.Failed() {
+		return
+	}
+	all, err := Events(testContext(t), b.sh, EventFilter{Worker: worker})
+	t.Logf("%+v; %d events, %v", b.incidentOf(t, worker), len(all), err)
+	for _, e := range all {
+		t.Logf("%s %s-%s by %s: %s", stamp(e.Time), e.Kind, e.Of, e.By, e.Reason)
+	}
 }
 
 // has waits for an event of a kind.

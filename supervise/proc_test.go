@@ -256,6 +256,7 @@ func TestMonitorsKilledAndFrozen(t *testing.T) {
 					victim.Freeze(t)
 				}
 				b.monitor(t, config(p, Request{connect(t, b.url), "restart.{worker}"}, &alerts{}))
+				defer b.audit(t, "w")
 				fabrictest.Eventually(t, readyIn, "the worker to recover", func() bool {
 					c := b.incidentOf(t, "w")
 					return c != nil && c.State == IncidentRecovered
