@@ -101,7 +101,7 @@ func TestWaitingForALostCreation(t *testing.T) {
 	m, tp := newMesh(t), newTape()
 	ty := types(tp.typ(kvlocation.ClassInstanceSpot, "room"))
 	a, b := m.node("a", ty), m.node("b", ty)
-	held := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindSpot, "r"), Action: fabrictest.HoldAlone})
+	held := a.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.writesOf(kvlocation.KindSpot, "r"), Times: -1, Action: fabrictest.HoldAlone})
 	calls := map[string]func() error{
 		"first": func() error {
 			return second(a.Spots().Request(m.ctx(), "r", []byte("first"), WithInstance("room"), AtNode("a")))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -157,9 +158,7 @@ func (m *mesh) start(rid string, opts ...nodeOption) *meshNode {
 	clock := kvlocation.NewClock(kvlocation.DefaultTTL)
 	rc := channels.Config{Mesh: cfg.Mesh, Conn: n.nc, LeaseOf: n.store.LeaseOf, ClientName: "test", Clock: clock}
 	if rid != "" {
-		if n.lease, err = n.store.AcquireLease(ctx, lease); err != nil {
-			t.Fatal(err)
-		}
+		m.taken(func() error { n.lease, err = n.store.AcquireLease(ctx, lease); return err })
 		cfg.Lease, cfg.Lifecycle = n.lease, n.lease.Lifecycle()
 		rc.RID, rc.Lifecycle, rc.ClientName, rc.Clock, rc.Gate = rid, cfg.Lifecycle, "", n.lease.Clock(), n.lease
 	} else {
@@ -262,6 +261,21 @@ func (m *mesh) ctxFor(d time.Duration) context.Context {
 	m.t.Cleanup(cancel)
 	return ctx
 }
+
+// taken runs an operation, again when the machine has held up who is asked: the answer to a hello or a read took too long, or
+// it was frozen and refuses what it cannot date. Nothing had begun then.
+func (m *mesh) taken(op func() error) {
+	m.t.Helper()
+	fabrictest.Eventually(m.t, long, "the operation is taken", func() bool {
+		err := op()
+		if err != nil && !(errors.Is(err, outcome.Unavailable) && errors.Is(err, outcome.NotAccepted) && heldUp.MatchString(err.Error())) {
+			m.t.Fatal(err)
+		}
+		return err == nil
+	})
+}
+
+var heldUp = regexp.MustCompile(`frozen until a moment ago|does not answer|no answer to a hello|context deadline exceeded`)
 
 // late runs an operation that is under way at somebody's when its time ends, and returns its error. One whose time was over
 // before is run again, and has more.

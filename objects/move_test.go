@@ -142,7 +142,7 @@ func newMoveBed(t *testing.T, opts ...nodeOption) *moveBed {
 // actor makes an Actor at node a.
 func (w *moveBed) actor(id string) kvlocation.ObjectKey {
 	w.t.Helper()
-	must[ActorRef](w.t)(w.c.Actors().Create(w.ctx(), "tally", id, nil, AtNode("a")))
+	w.taken(func() error { return second(w.c.Actors().Create(w.ctx(), "tally", id, nil, AtNode("a"))) })
 	return kvlocation.ObjectKey{Kind: kvlocation.KindActor, ID: id}
 }
 

@@ -76,7 +76,10 @@ func newRoomBed(t *testing.T, opts ...nodeOption) *roomBed {
 			return w.move(ctx, n, w.at(to), key)
 		})
 	}
-	w.game = must[SpotRef](t)(w.c.Spots().Create(w.ctx(), "game", "g", nil, AtNode("a")))
+	w.taken(func() (err error) {
+		w.game, err = w.c.Spots().Create(w.ctx(), "game", "g", nil, AtNode("a"))
+		return err
+	})
 	return w
 }
 
@@ -89,14 +92,14 @@ func (w *roomBed) at(rid string) *meshNode {
 
 func (w *roomBed) player(id, at string) ActorRef {
 	w.t.Helper()
-	return must[ActorRef](w.t)(w.c.Actors().Create(w.ctx(), "player", id, nil, AtNode(at)))
+	var ref ActorRef
+	w.taken(func() (err error) { ref, err = w.c.Actors().Create(w.ctx(), "player", id, nil, AtNode(at)); return err })
+	return ref
 }
 
 func (w *roomBed) join(a ActorRef) {
 	w.t.Helper()
-	if err := w.c.Actors().Join(w.ctx(), a, w.game); err != nil {
-		w.t.Fatal(err)
-	}
+	w.taken(func() error { return w.c.Actors().Join(w.ctx(), a, w.game) })
 }
 
 // wantAnswer asks until the route is known: a stale one ends one call.

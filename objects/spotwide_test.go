@@ -81,12 +81,16 @@ func newWideBed(t *testing.T, opts ...nodeOption) *wideBed {
 
 func (w *wideBed) user(id, at string) ActorRef {
 	w.t.Helper()
-	return must[ActorRef](w.t)(w.c.Actors().Create(w.ctx(), "user", id, nil, AtNode(at)))
+	var ref ActorRef
+	w.taken(func() (err error) { ref, err = w.c.Actors().Create(w.ctx(), "user", id, nil, AtNode(at)); return err })
+	return ref
 }
 
 func (w *wideBed) spot(typ, id, at string) SpotRef {
 	w.t.Helper()
-	return must[SpotRef](w.t)(w.c.Spots().Create(w.ctx(), typ, id, nil, AtNode(at)))
+	var ref SpotRef
+	w.taken(func() (err error) { ref, err = w.c.Spots().Create(w.ctx(), typ, id, nil, AtNode(at)); return err })
+	return ref
 }
 
 func (w *wideBed) join(a ActorRef, s SpotRef) {
@@ -97,18 +101,6 @@ func (w *wideBed) join(a ActorRef, s SpotRef) {
 func (w *wideBed) leave(a ActorRef, s SpotRef) {
 	w.t.Helper()
 	w.taken(func() error { return w.c.Actors().Leave(w.ctx(), a, s) })
-}
-
-// taken runs an operation, again when the machine has held up the node that is asked: it refuses then what it cannot date.
-func (w *wideBed) taken(op func() error) {
-	w.t.Helper()
-	fabrictest.Eventually(w.t, long, "the operation is taken", func() bool {
-		err := op()
-		if err != nil && !strings.Contains(err.Error(), "frozen until a moment ago") {
-			w.t.Fatal(err)
-		}
-		return err == nil
-	})
 }
 
 // wantAt asks an Actor where it is, and its record.
