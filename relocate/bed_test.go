@@ -77,7 +77,7 @@ func connect(t testing.TB, url, name string, onState func(up bool)) *nats.Conn {
 	t.Helper()
 	opts := []nats.Option{
 		nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond),
-		nats.PingInterval(2 * time.Second),
+		nats.PingInterval(2 * time.Second), nats.Timeout(long),
 	}
 	if onState != nil {
 		opts = append(opts, nats.DisconnectErrHandler(func(*nats.Conn, error) { onState(false) }), nats.ReconnectHandler(func(*nats.Conn) { onState(true) }))
@@ -120,7 +120,7 @@ type option func(*options)
 
 // shortLease lets a node be proven gone quickly.
 func shortLease(o *options) {
-	o.lease.TTL, o.lease.Renew, o.lease.Margin = 4*time.Second, 300*time.Millisecond, time.Second
+	o.lease.TTL, o.lease.Renew, o.lease.Margin = 9*time.Second, 500*time.Millisecond, time.Second
 }
 
 func types(ts ...objects.Type) option { return func(o *options) { o.types = append(o.types, ts...) } }
@@ -164,13 +164,20 @@ func (b *bed) node(rid string, opts ...option) *node {
 	n.store, err = kvlocation.Open(ctx, n.nc, cfg)
 	fatal(err)
 	oc := objects.Config{Mesh: "m", Store: n.store, Types: o.types, AppVersion: o.version}
-	rc := channels.Config{Mesh: "m", Conn: n.nc, LeaseOf: n.store.LeaseOf, ClientName: rid}
+	// As the fabric's clients do, the test's know the store's clock: a node that was held up by the machine for a second refuses what it cannot date.
+	clock := kvlocation.NewClock(kvlocation.DefaultTTL)
+	rc := channels.Config{Mesh: "m", Conn: n.nc, LeaseOf: n.store.LeaseOf, ClientName: rid, Clock: clock}
 	if !o.client {
 		o.lease.RID = rid
-		n.lease, err = n.store.AcquireLease(ctx, o.lease)
+		fabrictest.Eventually(t, long, "the store answers "+rid, func() bool { // its first question of the store's identity has one attempt
+			n.lease, err = n.store.AcquireLease(ctx, o.lease)
+			return outcome.KindOf(err) != outcome.Unavailable
+		})
 		fatal(err)
 		oc.RID, oc.Lease, oc.Lifecycle = rid, n.lease, n.lease.Lifecycle()
 		rc.RID, rc.Lifecycle, rc.ClientName, rc.Clock, rc.Gate = rid, n.lease.Lifecycle(), "", n.lease.Clock(), n.lease
+	} else {
+		fabrictest.Eventually(t, long, "the store tells its time", func() bool { return n.store.ReadClock(ctx, clock) == nil })
 	}
 	n.dir, err = n.store.OpenDirectory(ctx, kvlocation.DirectoryConfig{Lease: n.lease})
 	fatal(err)

@@ -31,7 +31,7 @@ func TestCallerGivesUp(t *testing.T) {
 	t.Run("before the boundary", func(t *testing.T) {
 		t.Parallel()
 		b, n1, n2, n3, id := three(t)
-		s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
+		s := n3.send(id, "s", 5*time.Millisecond, long)
 		received(t, 5, s)
 		g := newGate(t)
 		b.ledger.set(func(h *hooks) { h.restore = g.hook })
@@ -72,7 +72,7 @@ func TestNoticeLost(t *testing.T) {
 	b := newBed(t, 1)
 	n1, n2, n3 := b.node("n1"), b.node("n2", quick), b.node("n3")
 	id := n1.make().ID
-	s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
+	s := n3.send(id, "s", 5*time.Millisecond, long)
 	received(t, 5, s)
 	n2.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: "fab.m.node.n1.*.mv.committed.*", Times: -1, Action: fabrictest.Drop})
 	if m := n1.move(id, "n2"); m.Phases.Commit > relocate.DefaultUnitTimeout/2 {
@@ -126,7 +126,7 @@ func TestCloseMeanwhile(t *testing.T) {
 		t.Run(side, func(t *testing.T) {
 			t.Parallel()
 			b, n1, n2, n3, id := three(t)
-			s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
+			s := n3.send(id, "s", 5*time.Millisecond, long)
 			received(t, 5, s)
 			g := newGate(t)
 			b.ledger.set(func(h *hooks) { h.restore = g.hook })
@@ -243,12 +243,16 @@ func TestStopWhileAccepting(t *testing.T) {
 // A source that asked for the boundary and heard nothing until the unit's time was over: its caller hears Unknown, for the target has the object.
 func TestBoundaryUnanswered(t *testing.T) {
 	t.Parallel()
-	b, n1, n2, _, id := three(t, unitTimeout(4*time.Second))
+	b, n1, n2, _, id := three(t, quick)
 	deaf := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Times: -1, Answer: true, Action: fabrictest.Drop})
 	untold := n2.proxy.Arm(with(asked("committed"), fabrictest.Drop, -1))
-	_, err := n1.begin(id, "n2").wait(t)
+	v := n1.begin(id, "n2")
+	deaf.Wait(t)
+	blind := n1.unreadable() // else it finds out by itself, on a slow machine before its caller is told
+	_, err := v.wait(t)
 	wantReason(t, err, outcome.Unknown, relocate.StoreUnavailable)
 	b.wantOwner(actorKey(id), "n2", false)
+	blind.Disarm()
 	deaf.Disarm()
 	untold.Disarm()
 	fabrictest.Eventually(t, long, "the source has found out", func() bool { return n1.moves.Progress().Moving == 0 })

@@ -52,7 +52,7 @@ func TestHost(t *testing.T) {
 	ids := n1.makeMany(60)
 	var ss []*sender
 	for i, id := range ids[:min(4, len(ids))] {
-		ss = append(ss, n3.send(id, fmt.Sprintf("s%d", i), 5*time.Millisecond, 10*time.Second))
+		ss = append(ss, n3.send(id, fmt.Sprintf("s%d", i), 5*time.Millisecond, long))
 	}
 	received(t, 5, ss...)
 	ctx, cancel := context.WithCancel(b.ctx())

@@ -14,8 +14,8 @@ func TestMoveUnderLoad(t *testing.T) {
 	n1, n2, n3 := b.node("n1"), b.node("n2"), b.node("n3")
 	ref := n1.make()
 	id := ref.ID
-	s1 := n1.send(id, "s1", 5*time.Millisecond, 10*time.Second)
-	s3 := n3.send(id, "s3", 5*time.Millisecond, 10*time.Second)
+	s1 := n1.send(id, "s1", 5*time.Millisecond, long)
+	s3 := n3.send(id, "s3", 5*time.Millisecond, long)
 	received(t, 20, s1, s3)
 	at, to := n1, n2
 	for i := range 10 {

@@ -44,7 +44,7 @@ func TestBulkBesideSmall(t *testing.T) {
 func TestDamagedCargo(t *testing.T) {
 	t.Parallel()
 	b, n1, n2, n3, id := three(t)
-	s := n3.send(id, "s", 5*time.Millisecond, 10*time.Second)
+	s := n3.send(id, "s", 5*time.Millisecond, long)
 	received(t, 5, s)
 	n1.proxy.Arm(with(part("cargo"), fabrictest.Replace(func(m fabrictest.Message) fabrictest.Message {
 		m.Payload = append([]byte(nil), m.Payload...)
@@ -53,6 +53,7 @@ func TestDamagedCargo(t *testing.T) {
 	}), 1))
 	_, err := n1.moves.Move(b.ctx(), actorKey(id), 0, "n2")
 	wantReason(t, err, outcome.NotAccepted, relocate.RelocationFailed, "checksum")
+	fabrictest.Eventually(t, long, "the target has heard that the move is over", func() bool { return n2.moves.Progress().Arriving == 0 })
 	for _, name := range []string{"cargo", "cut"} {
 		copied := n1.proxy.Arm(with(part(name), fabrictest.Duplicate, 1))
 		n1.move(id, "n2")
@@ -71,7 +72,7 @@ func TestDamagedCargo(t *testing.T) {
 func TestMovesLeaveNothing(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, 1)
-	n1, n2 := b.node("n1", follow(0), unitTimeout(10*time.Second)), b.node("n2", follow(0), unitTimeout(10*time.Second))
+	n1, n2 := b.node("n1", follow(0), unitTimeout(20*time.Second)), b.node("n2", follow(0), unitTimeout(20*time.Second))
 	id := n1.make().ID
 	round := func(n int) {
 		for range n {
@@ -112,7 +113,7 @@ func TestThreeServers(t *testing.T) {
 	b := newBed(t, 3)
 	n1, n2, n3 := b.node("n1"), b.node("n2"), b.node("n3")
 	id := n1.make().ID
-	s := n3.send(id, "s", 5*time.Millisecond, 20*time.Second)
+	s := n3.send(id, "s", 5*time.Millisecond, long)
 	received(t, 10, s)
 	at, to := n1, n2
 	for range 5 {
