@@ -52,7 +52,7 @@ func fo5f(t *testing.T) {
 		b, n1, n2, n3, id := three(t, quick)
 		s := n3.send(id, "s", 5*time.Millisecond, 20*time.Second)
 		received(t, 10, s)
-		accept := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Action: fabrictest.HoldAlone})
+		accept := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Times: -1, Action: fabrictest.HoldAlone})
 		v := n1.begin(id, "n2")
 		accept.Wait(t)
 		n2.vanish()
@@ -144,7 +144,7 @@ func fo1014(t *testing.T) {
 	n1, n2, n3 := b.node("n1", quick, shortLease), b.node("n2", quick, shortLease), b.node("n3", quick, shortLease)
 	ref := n1.make()
 	id := ref.ID
-	accept := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Action: fabrictest.HoldAlone})
+	accept := n1.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Nth: 2, Times: -1, Action: fabrictest.HoldAlone})
 	v := n1.begin(id, "n2")
 	accept.Wait(t)
 	n2.vanish()

@@ -21,7 +21,7 @@ func TestForged(t *testing.T) {
 		})
 		return string(r.Data), err
 	}
-	commit := n2.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Action: fabrictest.HoldAlone})
+	commit := n2.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: locationWrites, Times: -1, Action: fabrictest.HoldAlone})
 	v := n1.begin(id, "n2")
 	commit.Wait(t)
 	m, _ := b.entry(actorKey(id)).Move()
