@@ -120,14 +120,16 @@ func (c *Clock) Observe(sent, received monotime.Time, server time.Time) {
 
 // ReadClock feeds c with one reading of the store's clock, as a program does that holds no lease.
 //
-// Errors are *outcome.Error: Unavailable when the store does not answer within Config.AttemptTimeout.
+// Errors are *outcome.Error: Unavailable when the store does not answer before ctx ends, or within Config.Timeout when it has no
+// deadline.
 func (s *Store) ReadClock(ctx context.Context, c *Clock) error {
-	bi, err := s.info(ctx, s.nodes)
-	if err != nil {
+	return s.insist(ctx, func(ctx context.Context) error {
+		bi, err := s.info(ctx, s.nodes)
+		if err == nil {
+			c.Observe(bi.sent, bi.received, bi.time)
+		}
 		return err
-	}
-	c.Observe(bi.sent, bi.received, bi.time)
-	return nil
+	})
 }
 
 // Skew returns how far the store's clock is ahead of this machine's wall clock (negative: behind), as far as it is

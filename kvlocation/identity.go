@@ -167,6 +167,19 @@ func (s *Store) info(ctx context.Context, b *bucket) (bi bucketInfo, err error) 
 	return bi, nil
 }
 
+// insist asks again while nobody answers, which passes when a stream elects a leader or its server is held up, within ctx
+// or else the Store's timeout. It is for who begins; who holds a lease asks with every renewal anyway.
+func (s *Store) insist(ctx context.Context, ask func(context.Context) error) error {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	for try := 0; ; try++ {
+		err := ask(ctx)
+		if outcome.KindOf(err) != outcome.Unavailable || hopeless(err) || forbidden(s.nc) != nil || s.sleep(ctx, backoff(try)) != nil {
+			return err
+		}
+	}
+}
+
 // checkIdentity compares identity and last sequence of every bucket with what is known, and feeds clock from the
 // answer about the bucket whose leases it is to judge. A difference makes an own write, which decides. The cost
 // without one is two requests, whatever the mesh holds.

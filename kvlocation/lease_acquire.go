@@ -34,7 +34,7 @@ func (s *Store) AcquireLease(ctx context.Context, cfg LeaseConfig) (*Lease, erro
 	}
 	cfg = cfg.withDefaults()
 	clock := NewClock(cfg.TTL)
-	if err := s.checkIdentity(ctx, clock); err != nil {
+	if err := s.insist(ctx, func(ctx context.Context) error { return s.checkIdentity(ctx, clock) }); err != nil {
 		return nil, err
 	}
 	var floor uint64

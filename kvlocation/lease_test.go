@@ -1,6 +1,7 @@
 package kvlocation
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -122,6 +123,34 @@ func TestLeaseInUse(t *testing.T) {
 	}
 	if err := l.Admit(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Who begins while the store elects a leader, or is held up, asks again until its time is over.
+func TestBeginningIsPatient(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	p := m.program("n1")
+	noLeader := fabrictest.JetStreamError(503, codeNotAvailable, "JetStream system temporarily unavailable")
+	begin := func(f func()) {
+		t.Helper()
+		for _, action := range []fabrictest.Action{fabrictest.Drop, noLeader} {
+			hit := p.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.info(), Action: action})
+			f()
+			hit.Wait(t)
+		}
+	}
+	begin(func() {
+		if err := p.ReadClock(testContext(t), NewClock(time.Second)); err != nil {
+			t.Error(err)
+		}
+	})
+	begin(func() { release(p.acquire(t, steadyLease("n1"))) })
+	p.proxy.Arm(fabrictest.Trigger{Dir: fabrictest.ToServer, Subject: m.info(), Times: -1, Action: noLeader})
+	short, cancel := context.WithTimeout(testContext(t), time.Second)
+	defer cancel()
+	if err := p.ReadClock(short, NewClock(time.Second)); !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
+		t.Error(err)
 	}
 }
 
