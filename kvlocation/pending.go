@@ -3,6 +3,7 @@ package kvlocation
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/nats-io/nuid"
@@ -12,21 +13,40 @@ import (
 
 // Pending is a record write that was sent and whose result is not known. It is found with errors.As in an error with
 // acceptance Unknown. Until Resolve or GiveUp has told what became of it, nothing that the write would allow may
-// begin. A Pending belongs to the Store that returned it and is used by one goroutine at a time.
+// begin. A Pending belongs to the Store that returned it and is used by one goroutine at a time; the errors in which it is found
+// may be read by any meanwhile.
 type Pending struct {
 	verb Verb
 	key  ObjectKey
 	at   Entry // what the write expects
 	next Record
 	sd   sending
-	why  error
 }
 
-// Error says what went wrong last.
-func (p *Pending) Error() string { return p.why.Error() }
+// Error says which write it is. What went wrong stands in the error in which the Pending was found.
+func (p *Pending) Error() string { return fmt.Sprintf("%s %s: the result is not known", p.verb, p.key) }
 
-// Unwrap returns what went wrong last, the context's error included.
-func (p *Pending) Unwrap() error { return p.why }
+// unresolved is why the result of a write was not known when an operation ended. It stays as it is while the write is asked
+// for again.
+type unresolved struct {
+	pending error // the *Pending or *SharedPending
+	why     error
+}
+
+// stillUnknown makes e the error of an operation that has not told what became of a write.
+func stillUnknown(e *outcome.Error, pending error) {
+	why := e.Cause
+	if why == nil {
+		why = errors.New(e.Detail)
+	}
+	e.Acceptance, e.Cause = outcome.Unknown, &unresolved{pending, why}
+}
+
+// Error says what went wrong.
+func (e *unresolved) Error() string { return e.why.Error() }
+
+// Unwrap returns what goes on with the write, and what went wrong, the context's error included.
+func (e *unresolved) Unwrap() []error { return []error{e.pending, e.why} }
 
 // Key is the object whose record was written.
 func (p *Pending) Key() ObjectKey { return p.key }
@@ -135,11 +155,7 @@ func (p *Pending) failed(err error) error {
 	out.Op, out.Target = string(p.verb), p.key.String()
 	if p.sd.open && !errors.Is(err, ErrConflict) {
 		// Whatever step failed, the write itself was sent and is not decided for the caller.
-		out.Acceptance = outcome.Unknown
-		if p.why = e.Cause; p.why == nil {
-			p.why = errors.New(e.Detail)
-		}
-		out.Cause = p
+		stillUnknown(&out, p)
 	}
 	return &out
 }

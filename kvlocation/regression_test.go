@@ -162,3 +162,89 @@ func TestDescriptorWithABadWeight(t *testing.T) {
 		}
 	}
 }
+
+// An error that says that a result is not known may be read by anybody, as it was when it was returned, while the write in it is
+// asked for again. That was once a data race: it spoke of the last try.
+func TestUnknownIsReadWhileItIsResolved(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, 1)
+	p := b.member(t, 0, "n1", shortAttempt)
+	h, shared, key := p.Shared(BucketSupervise), "incident.read", objectOf(t)
+	for _, c := range []struct {
+		name, subject string
+		write         func(ctx context.Context) error
+		// again returns what asks again for the write that err is about.
+		again func(t *testing.T, err error) func(context.Context) error
+	}{
+		{"of a record", p.location.publish + mustKey(t, key), func(ctx context.Context) error {
+			_, err := p.Create(ctx, room(key, n1, nil))
+			return err
+		}, func(t *testing.T, err error) func(context.Context) error {
+			pending := wantPending(t, err)
+			return func(ctx context.Context) error { _, err := p.Resolve(ctx, pending); return err }
+		}},
+		{"of a shared key", h.b.publish + shared, func(ctx context.Context) error {
+			_, err := h.Create(ctx, shared, []byte(`1`), 0)
+			return err
+		}, func(t *testing.T, err error) func(context.Context) error {
+			var pending *SharedPending
+			if !errors.As(err, &pending) {
+				t.Fatalf("no pending write in %v", err)
+			}
+			return func(ctx context.Context) error { _, err := h.Resolve(ctx, pending); return err }
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			lost := p.proxy.Arm(fabrictest.Trigger{Subject: c.subject, Answer: true, Times: -1, Action: fabrictest.Drop})
+			ctx, cancel := context.WithCancel(testContext(t))
+			defer cancel()
+			go func() {
+				select {
+				case <-lost.Reached():
+					cancel()
+				case <-ctx.Done():
+				}
+			}()
+			err := c.write(ctx)
+			wantError(t, err, outcome.Unavailable, outcome.Unknown)
+			said := err.Error()
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%q does not say why", said)
+			}
+			again := c.again(t, err)
+			over := make(chan error, 1)
+			go func() { over <- again(canceled()) }()
+			for done := false; !done; {
+				select {
+				case err := <-over:
+					wantError(t, err, outcome.Unavailable, outcome.Unknown)
+					done = true
+				default:
+				}
+				if now := err.Error(); now != said {
+					t.Fatalf("%q became %q", said, now)
+				}
+			}
+			lost.Disarm()
+			if err := again(testContext(t)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// canceled returns a context that has ended.
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func mustKey(t *testing.T, key ObjectKey) string {
+	t.Helper()
+	k, err := key.key()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}

@@ -90,20 +90,19 @@ type SharedEntry struct {
 func (e SharedEntry) Exists() bool { return e.Value != nil }
 
 // SharedPending is a write of a shared key that was sent and whose result is not known. It is found with errors.As in
-// an error with acceptance Unknown. Shared.Resolve goes on with it. It is used by one goroutine at a time.
+// an error with acceptance Unknown. Shared.Resolve goes on with it. It is used by one goroutine at a time; the errors in which it
+// is found may be read by any meanwhile.
 type SharedPending struct {
 	op   string
 	at   SharedEntry
 	next SharedEntry
 	sd   sending
-	why  error
 }
 
-// Error says what went wrong last.
-func (p *SharedPending) Error() string { return p.why.Error() }
-
-// Unwrap returns what went wrong last, the context's error included.
-func (p *SharedPending) Unwrap() error { return p.why }
+// Error says which write it is. What went wrong stands in the error in which the SharedPending was found.
+func (p *SharedPending) Error() string {
+	return fmt.Sprintf("%s %s: the result is not known", p.op, p.at.Key)
+}
 
 // Key is the key that was written.
 func (p *SharedPending) Key() string { return p.at.Key }
@@ -387,11 +386,7 @@ func (p *SharedPending) failed(h *Shared, err error) error {
 	out := *e
 	out.Op, out.Target = p.op, h.target(p.at.Key)
 	if p.sd.open && !errors.Is(err, ErrConflict) {
-		out.Acceptance = outcome.Unknown
-		if p.why = e.Cause; p.why == nil {
-			p.why = errors.New(e.Detail)
-		}
-		out.Cause = p
+		stillUnknown(&out, p)
 	}
 	return &out
 }
