@@ -76,8 +76,8 @@ type Message struct {
 	Deadline time.Time
 }
 
-// CallAt brings a message to exactly the process run to which the way leads: one attempt, no look-up and no second place,
-// whatever comes of it. A not-owner refusal carries its route (RouteOf), and so does the answer of a message that was
+// CallAt brings a message to exactly the process run to which the way leads: one attempt, no look-up and no second place
+// whatever comes of it, but that the message follows an object that has moved away from there (FO-4.2b). A not-owner refusal carries its route (RouteOf), and so does the answer of a message that was
 // followed: then moved is where the object is now, and else zero. Errors are those of Actors.Request.
 func (s *Service) CallAt(ctx context.Context, w *Way, m *Message) (reply Reply, moved Place, err error) {
 	key, at := w.key, w.at
@@ -91,7 +91,11 @@ func (s *Service) CallAt(ctx context.Context, w *Way, m *Message) (reply Reply, 
 			defer cancel()
 		}
 		reply, err = s.callHere(ctx, w, m)
-		return reply, moved, err
+		next := s.passOn(w, m, err)
+		if next == nil {
+			return reply, moved, err
+		}
+		w, at = next, next.at
 	}
 	h, err := withChain(ctx, m.Op, key, w.header(m.Header))
 	if err != nil {
@@ -140,6 +144,28 @@ func (s *Service) callHere(ctx context.Context, w *Way, m *Message) (Reply, erro
 		return Reply{}, nil
 	}
 	return s.rt.wait(ctx, key, mail)
+}
+
+// passOn returns the way on for a message that its object's place, this process run, has refused since the object has moved: as
+// it follows the object when it comes from elsewhere. nil when there is none.
+func (s *Service) passOn(w *Way, m *Message, refused error) *Way {
+	if at, ok := RouteOf(refused); !ok || !at.Newer(w.at) || outcome.AcceptanceOf(refused) != outcome.NotAccepted {
+		return nil
+	}
+	at, ok := s.onward(w.key, 0, int(sizeOf(m.Data, m.Header)))
+	if !ok || at.generation != w.at.Generation {
+		return nil
+	}
+	next, err := s.Way(at.exported(), w.key, w.mark)
+	if err != nil {
+		return nil
+	}
+	h := make(nats.Header, len(next.marked)+1)
+	maps.Copy(h, next.marked)
+	h[wire.HeaderHops] = []string{"1"} // so that the answer says where the object is
+	next.marked = h
+	s.stats.followed.Add(1)
+	return next
 }
 
 // placed is err with what this node knows of where the object is.

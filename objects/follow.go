@@ -157,25 +157,33 @@ func hopsOf(h nats.Header) int {
 	return n
 }
 
+// onward returns where a message of that size, sent on so often already, may follow its object.
+func (s *Service) onward(key kvlocation.ObjectKey, hops, size int) (at place, ok bool) {
+	if at, ok = s.follows.where(key); !ok {
+		return at, false
+	}
+	m, here := s.cfg.Directory.Members().Get(at.rid)
+	if hops < MaxHops && here && m.Lifecycle == at.lifecycle && s.router.PeerSelectable(&m) {
+		at, ok = s.follows.charge(key, size)
+	} else {
+		ok = false
+	}
+	if !ok {
+		s.stats.followRefused.Add(1)
+	}
+	return at, ok
+}
+
 // follow sends a message on to where its object has gone. It returns false when it is not followed: it is then to be
 // refused.
 func (s *Service) follow(in *channels.Inbound, key kvlocation.ObjectKey, verb string) bool {
 	if in.Shared() {
 		return false // a plain client's is a call of this node's own
 	}
-	at, known := s.follows.where(key)
-	if !known {
-		return false
-	}
 	h := in.Header()
 	hops := hopsOf(h)
-	m, here := s.cfg.Directory.Members().Get(at.rid)
-	if hops >= MaxHops || !here || m.Lifecycle != at.lifecycle || !s.router.PeerSelectable(&m) {
-		s.stats.followRefused.Add(1)
-		return false
-	}
-	if at, known = s.follows.charge(key, int(sizeOf(in.Data(), h))); !known {
-		s.stats.followRefused.Add(1)
+	at, ok := s.onward(key, hops, int(sizeOf(in.Data(), h)))
+	if !ok {
 		return false
 	}
 	with := make(nats.Header, len(h)+1)

@@ -82,6 +82,39 @@ func TestFollow(t *testing.T) {
 	wantError(t, err, outcome.Unavailable, outcome.NotAccepted)
 }
 
+// TestFollowFromHere: what the old owner's own process sends by the route to itself follows the object, too, and its sender learns
+// the way: a session whose Actor has just moved away from the session's node was refused.
+func TestFollowFromHere(t *testing.T) {
+	w := newMoveBed(t)
+	key := w.actor("one")
+	here := Place{RID: "a", Lifecycle: w.a.cfg.Lifecycle, Generation: w.entry(w.a, key.Kind, key.ID).Generation(), OwnerGeneration: 1}
+	way := must[*Way](t)(w.a.Way(here, key, ""))
+	send := func(data string, oneWay bool) (Reply, Place, error) {
+		return w.a.CallAt(w.ctx(), way, &Message{Op: "relay", Data: []byte(data), OneWay: oneWay})
+	}
+	if reply, moved, err := send("0", false); err != nil || string(reply.Data) != "1 a" || moved != (Place{}) {
+		t.Fatal(reply, moved, err)
+	}
+	w.move(w.a, w.b, key).whole()
+	reply, moved, err := send("1", false)
+	if err != nil || string(reply.Data) != "2 b" || moved.RID != "b" || moved.OwnerGeneration != 2 || len(reply.Header) != 0 {
+		t.Fatal(reply, moved, err)
+	}
+	if _, moved, err = send("2", true); err != nil || moved.RID != "b" {
+		t.Fatal(moved, err)
+	}
+	if m := w.a.Metrics(); m.Followed != 2 {
+		t.Fatalf("followed %d", m.Followed)
+	}
+	w.a.follows.clear()
+	if _, _, err = send("3", false); !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
+		t.Fatal(err)
+	}
+	fabrictest.Eventually(t, long, "each to have run once, in order", func() bool {
+		return fmt.Sprint(w.led.of("one")) == fmt.Sprint([]string{"a: 0", "b: 1", "b: 2"})
+	})
+}
+
 // TestFollowBounds: the time, the hops, the messages and the bytes of follow are bounded, and 0 turns it off; what is not
 // followed is refused, with the place.
 func TestFollowBounds(t *testing.T) {
