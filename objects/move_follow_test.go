@@ -278,6 +278,9 @@ func TestMoveManyTimes(t *testing.T) {
 	for range moves {
 		w.move(from, to, key).whole()
 		from, to = to, from
+		// Each place runs something, else a message is handed on unrun again and again, and refused after MaxHops.
+		ran := len(w.led.of("one"))
+		fabrictest.Eventually(t, long, "a turn at the new place", func() bool { return len(w.led.of("one")) > ran })
 	}
 	cancel()
 	total := 0
