@@ -45,6 +45,7 @@ func StartCluster(t testing.TB, n int, opts ...Option) *Cluster {
 			route := natsURL(other.spec.ClusterPort)
 			if c.routes != nil {
 				c.routes[i][j] = NewProxy(t, route)
+				c.routes[i][j].Apply(set.routeFaults...)
 				route = c.routes[i][j].URL()
 			}
 			s.spec.Routes = append(s.spec.Routes, route)
@@ -81,21 +82,20 @@ func (c *Cluster) Connect(t testing.TB, opts ...nats.Option) *nats.Conn {
 	return Connect(t, c.URL(), opts...)
 }
 
-// WaitReady waits until all servers run and a stream with a replica on each can
-// be made. It fails the test when that takes too long: when a server is
-// stopped, for example.
+// WaitReady waits until all servers run, a stream with a replica on each can be
+// made, and each of them may be stopped: whichever half remains elects a leader.
+// It fails the test when that takes too long: when a server is stopped, for
+// example.
 func (c *Cluster) WaitReady(t testing.TB) {
 	t.Helper()
 	Eventually(t, readyTimeout, "JetStream ready on all servers of the cluster", func() bool {
-		led := false
 		for _, s := range c.servers {
 			st, err := s.status()
-			if err != nil || !st.Current {
+			if err != nil || !st.Current || !st.Settled || st.Members < len(c.servers) {
 				return false
 			}
-			led = led || st.Peers == len(c.servers)
 		}
-		return led
+		return true
 	})
 }
 

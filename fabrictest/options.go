@@ -13,6 +13,7 @@ type settings struct {
 	asProcess     bool
 	durable       bool
 	proxiedRoutes bool
+	routeFaults   []Fault
 	clocks        []time.Duration
 	config        string
 	options       []func(*server.Options)
@@ -28,8 +29,11 @@ func AsProcess() Option { return func(s *settings) { s.asProcess = true } }
 func Durable() Option { return func(s *settings) { s.durable = true } }
 
 // WithProxiedRoutes leads the connections between the servers of a cluster
-// through proxies, so that Cluster.Link can break them.
-func WithProxiedRoutes() Option { return func(s *settings) { s.proxiedRoutes = true } }
+// through proxies, so that Cluster.Link can break them. They have the faults
+// given from the start, until they are healed.
+func WithProxiedRoutes(fs ...Fault) Option {
+	return func(s *settings) { s.proxiedRoutes, s.routeFaults = true, fs }
+}
 
 // WithConfig adds text in the form of a nats-server configuration file, like
 // "max_payload: 1024" or an authorization block.

@@ -2,9 +2,11 @@ package fabrictest_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -85,4 +87,33 @@ func TestClusterReplicates(t *testing.T) {
 	})
 	leader.Restart(t)
 	c.WaitReady(t)
+}
+
+// TestClusterIsReadyToLoseServers stops all servers as soon as they are ready: those that did not lead elect a leader without the one
+// that did. A server that was stopped between joining and the commit of that would stand for no election, and refuse the other its vote.
+func TestClusterIsReadyToLoseServers(t *testing.T) {
+	t.Parallel()
+	c := fabrictest.StartCluster(t, 3, fabrictest.WithProxiedRoutes(fabrictest.Delay(300*time.Millisecond)))
+	var others []*fabrictest.Server
+	for _, s := range c.Servers() {
+		if !s.NATS().JetStreamIsLeader() {
+			others = append(others, s)
+		}
+	}
+	for _, s := range c.Servers() {
+		meta := (*s.NATS().Raftz(&server.RaftzOptions{GroupFilter: "_meta_"}))["$SYS"]["_meta_"]
+		if meta.Size != 3 || meta.Committed < meta.PIndex {
+			t.Errorf("%v knows %d of 3 members, and %d of %d entries are committed", s, meta.Size, meta.Committed, meta.PIndex)
+		}
+	}
+	for _, s := range c.Servers() {
+		s.Kill()
+	}
+	c.Heal()
+	for _, s := range others {
+		s.Restart(t)
+	}
+	fabrictest.Eventually(t, 30*time.Second, "a leader among the two others", func() bool {
+		return slices.ContainsFunc(others, func(s *fabrictest.Server) bool { return s.NATS().JetStreamIsLeader() })
+	})
 }

@@ -39,16 +39,22 @@ type Spec struct {
 // Status is what a cluster member knows about JetStream.
 type Status struct {
 	Current bool // there is a meta leader and this server has caught up
-	Peers   int  // members that the meta leader counts on; 0 unless it is this one
+	Members int  // servers of the meta group, as this one knows it
+	Settled bool // nothing waits to be committed: a server stands for no election while its own entry into the group does
 }
 
 // StatusOf asks a running server.
 func StatusOf(s *embedded.Server) Status {
 	srv := s.NATS()
-	return Status{
-		Current: srv.JetStreamIsLeader() || srv.JetStreamIsCurrent(),
-		Peers:   len(srv.JetStreamClusterPeers()),
+	st := Status{Current: srv.JetStreamIsLeader() || srv.JetStreamIsCurrent()}
+	const meta = "_meta_"
+	if groups := srv.Raftz(&server.RaftzOptions{GroupFilter: meta}); groups != nil {
+		for _, account := range *groups {
+			st.Members = account[meta].Size
+			st.Settled = account[meta].PIndex == account[meta].Committed
+		}
 	}
+	return st
 }
 
 // Start starts a server. Unlike the embedded server of a node it keeps the stock
