@@ -90,7 +90,9 @@ func (s *Service) CallAt(ctx context.Context, w *Way, m *Message) (reply Reply, 
 			ctx, cancel = context.WithDeadline(ctx, m.Deadline)
 			defer cancel()
 		}
-		reply, err = s.callHere(ctx, w, m)
+		if reply, err = s.callHere(ctx, w, m); err == nil {
+			return reply, moved, nil
+		}
 		next := s.passOn(w, m, err)
 		if next == nil {
 			return reply, moved, err
