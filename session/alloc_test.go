@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"math"
 	"runtime/debug"
 	"testing"
 	"time"
@@ -26,11 +27,15 @@ func withoutRace(t *testing.T) {
 	}
 }
 
-// allocations is how often do allocates, in the whole process.
+// allocations is how often do allocates, in the whole process: at the least, because beside other programs hand-overs take longer ways.
 func allocations(t *testing.T, do func()) float64 {
 	t.Helper()
 	do()
-	return testing.AllocsPerRun(2000, do)
+	least := math.Inf(1)
+	for range 5 {
+		least = min(least, testing.AllocsPerRun(1000, do))
+	}
+	return least
 }
 
 // TestRelayAllocations counts what a request takes at both nodes, without the client and the NATS server.
