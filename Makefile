@@ -1,15 +1,23 @@
 # Everyday commands. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help test lint build bench demo cluster cluster-stop e2e tools ci
+.PHONY: help test test-race test-allocations test-sql test-fenced lint build bench demo cluster cluster-stop e2e tools ci
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Vetting is for `make lint`: beside the race detector go test would do it once more.
-test: ## all tests, with the race detector; what counts allocations also without it
+# Vetting is for `make lint`: beside the race detector go test would do it once more. `make test -k` goes on after a failure.
+test: test-race test-allocations test-sql test-fenced ## all tests, with the race detector; what counts allocations also without it
+
+test-race:
 	go test -race -vet=off -timeout 15m ./...
+
+test-allocations:
 	go test -vet=off -run Allocations ./channels ./objects ./session
+
+test-sql:
 	scripts/postgres with go -C fence/sqltest test -race -vet=off -timeout 5m ./...
+
+test-fenced:
 	go -C examples/fenced test -race -vet=off -timeout 5m ./...
 
 lint: tools ## format, vet and staticcheck
