@@ -9,7 +9,7 @@ help: ## list the commands
 test: test-race test-allocations test-sql test-fenced ## all tests, with the race detector; what counts allocations also without it
 
 test-race:
-	go test -race -vet=off -timeout 15m ./...
+	scripts/test-race
 
 test-allocations:
 	go test -vet=off -run Allocations ./channels ./objects ./session
