@@ -68,6 +68,9 @@ func TestLinkOneWay(t *testing.T) {
 	at := sink(t, one)
 	back := sink(t, zero)
 	from, to := zero.Connect(t), one.Connect(t)
+	fabrictest.Eventually(t, long, "each server to know of both subscriptions", func() bool {
+		return zero.NATS().GlobalAccount().Interest("sink.a") == 2 && one.NATS().GlobalAccount().Interest("sink.a") == 2
+	})
 	publish(t, from, "sink.a", "1")
 	expect(t, at, "1")
 	expect(t, back, "1")
