@@ -16,6 +16,7 @@ import (
 	"natsfabric/conformance/internal/job"
 	"natsfabric/conformance/internal/journal"
 	"natsfabric/fabrictest"
+	"natsfabric/relocate"
 )
 
 var moveTable = flag.String("moves.table", "", "file to which TestMoveCrash writes its table")
@@ -144,8 +145,11 @@ type moveCrash struct {
 	ended   time.Time // when the fault was over
 }
 
-// unitTime is the deadline of one move here.
-const unitTime = 10 * time.Second
+// unitTime is the deadline of one move here, and slowTime that of one on a slow path, which none is to need.
+const (
+	unitTime = 20 * time.Second
+	slowTime = relocate.DefaultUnitTimeout
+)
 
 // moveLease leaves the nodes of a busy machine enough time to renew.
 var moveLease = bed.Lease{TTL: 9 * time.Second, Renew: 500 * time.Millisecond, Margin: time.Second}
@@ -159,8 +163,12 @@ func (c *moveCrash) run(t *testing.T) []moveCell {
 	c.moves.of = map[string]string{}
 	c.scene = &scene{Bed: bed.New(t, bed.Options{Servers: c.servers, AsProcess: true, ProxiedRoutes: c.fault == apart, Lease: moveLease})}
 	c.WatchRecords(t)
+	unit := unitTime
+	if c.fault == slow {
+		unit = slowTime
+	}
 	for _, rid := range []string{"s", "t", "w"} {
-		c.Member(t, rid, "-sessions", "-unit="+unitTime.String())
+		c.Member(t, rid, "-sessions", "-unit="+unit.String())
 	}
 	c.scene.client = c.Client(t)
 	c.next = c.newUser(t, "next", c.scene.client)
