@@ -77,8 +77,9 @@ type Message struct {
 }
 
 // CallAt brings a message to exactly the process run to which the way leads: one attempt, no look-up and no second place
-// whatever comes of it, but that the message follows an object that has moved away from there (FO-4.2b). A not-owner refusal carries its route (RouteOf), and so does the answer of a message that was
-// followed: then moved is where the object is now, and else zero. Errors are those of Actors.Request.
+// whatever comes of it, but that the message follows an object that has moved away from there (FO-4.2b). A not-owner
+// refusal carries its route (RouteOf), and so does the answer of a message that was followed: then moved is where the
+// object is now, and else zero. Errors are those of Actors.Request.
 func (s *Service) CallAt(ctx context.Context, w *Way, m *Message) (reply Reply, moved Place, err error) {
 	key, at := w.key, w.at
 	if err := checkHeader(m.Op, key, m.Header); err != nil {
