@@ -25,7 +25,7 @@ func namedIdentityIsKept(t *testing.T) {
 	}
 	before := b.Lease(t, client.Store(), "a")
 
-	running := c.Go(t, bed.Do{RID: "a", Timeout: 2 * time.Second, Job: job.Job{Do: job.Block}})
+	running := c.Go(t, bed.Do{RID: "a", Timeout: 15 * time.Second, Job: job.Job{Do: job.Block}})
 	ma.Ran(t, running)
 	ma.Kill9()
 	goneWithin(t, c, "a", 20*time.Second)

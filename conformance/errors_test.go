@@ -21,6 +21,8 @@ func errorsTellKindAndAcceptance(t *testing.T) {
 	client := b.ClientAt(t, url)
 	bed.Sees(t, client, bed.Channel, "a")
 	c := bed.NewCaller(t, "op", client)
+	// Whoever waits for no answer gets none before its deadline, however late that is noticed: its reply waits at a gate.
+	answers, held := m.Hold(t), []string(nil)
 
 	for _, x := range []struct {
 		name string
@@ -37,15 +39,22 @@ func errorsTellKindAndAcceptance(t *testing.T) {
 		{"handler's plain error", bed.Do{Job: job.Job{Do: job.Fail}}, outcome.InternalFailure, outcome.Accepted, true},
 		{"panic", bed.Do{Job: job.Job{Do: job.Panic}}, outcome.InternalFailure, outcome.Accepted, true},
 		{"reply above the limit", bed.Do{Job: job.Job{Do: job.Big, Size: 2 << 20}}, outcome.CapacityExceeded, outcome.Accepted, true},
-		{"no answer in time", bed.Do{Timeout: time.Second, Job: job.Job{Do: job.Dwell, Millis: 2000}}, outcome.DeadlineExceeded, outcome.Unknown, false},
-		{"no answer, but a notice", bed.Do{Early: true, Timeout: 2 * time.Second, Job: job.Job{Do: job.Dwell, Millis: 3000}}, outcome.DeadlineExceeded, outcome.Accepted, false},
+		{"no answer in time", bed.Do{Timeout: 5 * time.Second, Job: job.Job{Do: job.Hold}}, outcome.DeadlineExceeded, outcome.Unknown, false},
+		{"no answer, but a notice", bed.Do{Early: true, Timeout: 10 * time.Second, Job: job.Job{Do: job.Hold}}, outcome.DeadlineExceeded, outcome.Accepted, false},
 	} {
 		op := c.Call(t, x.do)
+		if x.do.Job.Do == job.Hold {
+			held = append(held, op.ID)
+		}
 		want(t, x.name, op, x.kind, x.acc)
 		var e *outcome.Error
 		if errors.As(op.Err, &e) && e.Remote != x.peer {
 			t.Errorf("%s: said by the peer %v, want %v: %v", x.name, e.Remote, x.peer, e)
 		}
+	}
+	answers()
+	for _, id := range held { // before the gate is closed again
+		fabrictest.Eventually(t, bed.Long, "what was held has ended", func() bool { return b.Ledger(t, "a").Ended[id] != "" })
 	}
 	if _, err := client.Channel(bed.Channel).Request(t.Context(), make([]byte, 2<<20)); !errors.Is(err, outcome.CapacityExceeded) || !errors.Is(err, outcome.NotAccepted) {
 		t.Errorf("a payload above the limit: %v", err)

@@ -222,11 +222,17 @@ func (m *Member) Ran(t testing.TB, id string) {
 	fabrictest.Eventually(t, Long, m.RID+" runs "+id, func() bool { return m.bed.Ledger(t, m.RID).Ran[id] > 0 })
 }
 
+// Hold keeps what the member's channel is asked to job.Hold waiting until open is called, at the end of the test at the latest.
+func (m *Member) Hold(t testing.TB) (open func()) {
+	t.Helper()
+	return m.bed.close(t, job.MemberGate(m.bed.dir, m.RID))
+}
+
 // Occupy makes all of the member's workers wait and fills its only place in the queue, so that it refuses what comes until
 // free is called. The member must have been started with so many -workers and -queue=1.
 func (m *Member) Occupy(t testing.TB, c *Caller, workers int) (free func()) {
 	t.Helper()
-	free = m.bed.close(t, job.MemberGate(m.bed.dir, m.RID))
+	free = m.Hold(t)
 	for i := range workers + 1 {
 		op := c.Call(t, Do{RID: m.RID, Send: true, Timeout: Long, Job: job.Job{Do: job.Hold}})
 		if op.Err != nil {
