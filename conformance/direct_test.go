@@ -119,7 +119,7 @@ func orderOfJudgement(t *testing.T) {
 	// Accepted, with time left and another member Ready: acceptance decides.
 	notices := b.Notices(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	id := c.Go(t, bed.Do{Early: true, Context: ctx, Timeout: bed.Long, Job: job.Job{Do: job.Sleep, Millis: 2000}})
+	id := c.Go(t, bed.Do{Early: true, Context: ctx, Timeout: bed.Long, Job: job.Job{Do: job.Block}})
 	m := runner(t, b, c, id)
 	notices.Await(t, 1)
 	repliedBy(t, "behind the notice", c.Call(t, bed.Do{RID: "b"}), "b") // so the client has read the notice, too

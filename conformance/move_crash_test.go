@@ -199,9 +199,7 @@ func (c *moveCrash) run(t *testing.T) []moveCell {
 		if c.victim == survivor {
 			c.orphan(t)
 		}
-		if c.fault != messageLost || c.victim == survivor {
-			together(these, func(o *standing) { o.arrive(t) })
-		}
+		together(these, func(o *standing) { o.arrive(t) })
 	}
 	if t.Failed() {
 		t.FailNow()
@@ -216,7 +214,7 @@ func (c *moveCrash) orphan(t *testing.T) {
 		return
 	}
 	for _, o := range c.objects {
-		c.AwaitNoted(t, o.key(), journal.RestoreEnd, 1)
+		o.noted(t, journal.RestoreEnd)
 	}
 	c.killed(t, "s")
 }

@@ -395,7 +395,7 @@ func (o *standing) move() {
 // hold sends the object a message while its move is between seal and cutover, and waits until the source has it.
 func (o *standing) hold(t *testing.T) {
 	t.Helper()
-	o.c.AwaitNoted(t, o.key(), journal.Restore, 1)
+	o.noted(t, journal.Restore)
 	mark := fmt.Sprintf("#held %d#", o.i)
 	var seen []*fabrictest.Armed
 	for _, way := range o.c.Get(o.c.rid(source)).Proxies {
@@ -413,11 +413,10 @@ func (o *standing) hold(t *testing.T) {
 	}
 }
 
-// arrive waits until the move stands at its step. On a machine that is too slow for the time of one unit the object stays
-// where it is, and is moved again.
+// arrive waits until the move stands at its step.
 func (o *standing) arrive(t *testing.T) {
 	t.Helper()
-	fabrictest.Eventually(t, bed.Long, o.String()+" is reached", func() bool {
+	o.await(t, "the step is reached", func() bool {
 		switch {
 		case o.code == journal.Turn: // the seal waits for it
 			ws := o.c.Records(o.key())
@@ -425,7 +424,16 @@ func (o *standing) arrive(t *testing.T) {
 		case o.code != "":
 			return len(o.c.Noted(t, o.key(), o.code)) > o.was
 		}
-		if o.reached() {
+		return o.reached()
+	})
+}
+
+// await waits until the move has come as far as there says. On a machine that is too slow for the time of one unit, or for
+// the target to answer, the object stays where it is, and is moved again.
+func (o *standing) await(t *testing.T, what string, there func() bool) {
+	t.Helper()
+	fabrictest.Eventually(t, bed.Long, o.String()+": "+what, func() bool {
+		if there() {
 			return true
 		}
 		if r := o.c.mover.Of(o.id); r.Ends > 0 && errors.Is(r.Err, outcome.NotAccepted) {
@@ -433,6 +441,12 @@ func (o *standing) arrive(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// noted is await for what a member notes.
+func (o *standing) noted(t *testing.T, what journal.What) {
+	t.Helper()
+	o.await(t, string(what), func() bool { return len(o.c.Noted(t, o.key(), what)) > 0 })
 }
 
 // reached reports whether a message of the step was seen.

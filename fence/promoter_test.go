@@ -21,16 +21,15 @@ import (
 // at the same time, nobody leads before the old leader is cut off, each promotion has a token of its own that is higher than the one before,
 // and a promoter that is thawed promotes itself only when it is its turn again.
 func TestPromoterProcessDiesAndFreezes(t *testing.T) {
-	writes := []string{"the right", "the intent", "the answer", "the confirmation", "the grant"}
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 		name := map[syscall.Signal]string{syscall.SIGKILL: "killed", syscall.SIGSTOP: "frozen"}[sig]
-		for i, write := range writes {
+		for _, write := range promotionWrites {
 			for _, stored := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s at %s, stored=%t", name, write, stored), func(t *testing.T) {
 					t.Parallel()
 					p := newPromoter(t)
 					reached := p.proxy.Arm(fabrictest.Trigger{
-						Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_FENCE.leader.db", Nth: i + 1, Answer: stored, Action: fabrictest.Drop,
+						Dir: fabrictest.ToServer, Subject: "$KV.FABRIC_m_FENCE.leader.db", Match: promotionWrite(write), Answer: stored, Action: fabrictest.Drop,
 					})
 					p.start(t)
 					select {

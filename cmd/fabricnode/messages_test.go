@@ -305,11 +305,11 @@ func (s *stage) messages(t *testing.T) []message {
 		{title: "Unknown node", code: 5, says: []string{"NotFound (NotAccepted)", `"n7"`},
 			args: shop("call", "--to", "n7", "echo"), hide: hide()},
 		{title: "All servers full", code: 6, or: 8, says: []string{"Unavailable (NotAccepted)", "full"}, // 8: the deadline came before the last refusal
-			args: shop("call", "--timeout", "2s", "work", `{"sleep_ms":1}`), hide: hide()},
+			args: shop("call", "--timeout", "5s", "work", `{"sleep_ms":1}`), hide: hide()},
 		{title: "A payload that the handler refuses", code: 7, says: []string{"InvalidOperation (Accepted", "sleep_ms"},
 			args: []string{"call", "--mesh", "shop", "--server", s.small.URL(), "work", "hello"}, hide: hide(s.small.URL(), "nats://127.0.0.1:4222")},
 		{title: "No answer in time", code: 8, says: []string{"DeadlineExceeded (Unknown)"},
-			args: []string{"call", "--mesh", "shop", "--server", s.small.URL(), "--timeout", "3s", "work", `{"sleep_ms":60000}`}, hide: hide(s.small.URL(), "nats://127.0.0.1:4222")},
+			args: []string{"call", "--mesh", "shop", "--server", s.small.URL(), "--timeout", "5s", "work", `{"sleep_ms":60000}`}, hide: hide(s.small.URL(), "nats://127.0.0.1:4222")},
 		{title: "Two nodes with one RID", code: 9, says: []string{`"n1"`, "in use", "choose another --rid"},
 			args: shop("run", "--rid", "n1", "--lease-ttl", "4s", "--lease-renew", "500ms", "--lease-margin", "1s"), hide: hide()},
 		{title: "Forget a node that lives", code: 6, says: []string{`"n1"`},

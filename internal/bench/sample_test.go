@@ -99,7 +99,7 @@ func TestMeasurePaced(t *testing.T) {
 
 func TestMeasurePairs(t *testing.T) {
 	var r recorder
-	s, err := r.measure(t.Context(), 2, 50*time.Millisecond, work{pairs: true, op: func(c int) error {
+	s, err := r.measure(t.Context(), 2, 500*time.Millisecond, work{pairs: true, op: func(c int) error {
 		if c == 1 {
 			<-time.After(20 * time.Millisecond)
 		} else {
