@@ -42,6 +42,7 @@ func errorsTellKindAndAcceptance(t *testing.T) {
 		{"no answer in time", bed.Do{Timeout: 5 * time.Second, Job: job.Job{Do: job.Hold}}, outcome.DeadlineExceeded, outcome.Unknown, false},
 		{"no answer, but a notice", bed.Do{Early: true, Timeout: 10 * time.Second, Job: job.Job{Do: job.Hold}}, outcome.DeadlineExceeded, outcome.Accepted, false},
 	} {
+		serves(t, c)
 		op := c.Call(t, x.do)
 		if x.do.Job.Do == job.Hold {
 			held = append(held, op.ID)
@@ -56,6 +57,7 @@ func errorsTellKindAndAcceptance(t *testing.T) {
 	for _, id := range held { // before the gate is closed again
 		fabrictest.Eventually(t, bed.Long, "what was held has ended", func() bool { return b.Ledger(t, "a").Ended[id] != "" })
 	}
+	serves(t, c)
 	if _, err := client.Channel(bed.Channel).Request(t.Context(), make([]byte, 2<<20)); !errors.Is(err, outcome.CapacityExceeded) || !errors.Is(err, outcome.NotAccepted) {
 		t.Errorf("a payload above the limit: %v", err)
 	}
@@ -88,4 +90,10 @@ func errorsTellKindAndAcceptance(t *testing.T) {
 	want(t, "not connected", c.Call(t, bed.Do{Timeout: time.Second}), outcome.Unavailable, outcome.NotAccepted)
 	ps.Heal()
 	judge(t, b, c)
+}
+
+// serves waits until a plain call has its reply: a member that owed one for a while was suspected, and is not any more.
+func serves(t *testing.T, c *bed.Caller) {
+	t.Helper()
+	fabrictest.Eventually(t, bed.Long, "a plain call is served", func() bool { return c.Call(t, bed.Do{Timeout: 10 * time.Second}).Err == nil })
 }

@@ -193,7 +193,7 @@ func lateOperations(t *testing.T) {
 // the client finds a new session elsewhere, in which nothing of the old one is.
 func ownerDies(t *testing.T) {
 	b := newBed(t)
-	n1, n2 := b.node("n1", shortLease), b.node("n2", heartbeat(2*time.Second), shortLease)
+	n1, n2 := b.node("n1", shortLease), b.node("n2", heartbeat(2*time.Second))
 	ref := n2.actor("alice")
 	l := n1.dial("ann")
 	bound := l.bind(ref.String())

@@ -288,7 +288,7 @@ func TestDrainDuringBinds(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	// The bind that comes after the go-away comes within this time.
-	n1, n2 := b.node("n1", func(s *settings) { s.GoAway = 3 * time.Second }), b.node("n2")
+	n1, n2 := b.node("n1", func(s *settings) { s.GoAway = 10 * time.Second }), b.node("n2")
 	hold := make(chan struct{})
 	var waiting sync.WaitGroup
 	turn := func(_ context.Context, req *objects.Request) (objects.Reply, error) {

@@ -111,7 +111,16 @@ func TestRealProcesses(t *testing.T) {
 			cast[i].Thaw(t)
 		}
 	}
+	restarts := func() (n int) {
+		for _, d := range done {
+			n += len(d.list())
+		}
+		return n
+	}
 	fabrictest.Eventually(t, 2*readyIn, "every worker to work again", func() bool {
+		if freezes > 0 && restarts() == 0 {
+			return false // the last freeze may not be seen yet
+		}
 		for _, w := range b.workers(t, p) {
 			if w.Verdict != Healthy || w.Age > p.HungAfter/2 {
 				return false
@@ -119,15 +128,10 @@ func TestRealProcesses(t *testing.T) {
 		}
 		return true
 	})
-	total := 0
 	for _, d := range done {
 		d.check(t, p)
-		total += len(d.list())
 	}
-	t.Logf("workers frozen %d times, %d restarts", freezes, total)
-	if freezes > 0 && total == 0 {
-		t.Error("workers were frozen, and none was restarted")
-	}
+	t.Logf("workers frozen %d times, %d restarts", freezes, restarts())
 }
 
 // TestWrongClocks has monitors whose wall clocks are hours off, each way, act together with a right one.

@@ -23,7 +23,7 @@ const commands = {
   },
   async request(text) { say("reply", (await binding.request(text)).text()); },
   async bytes() { say("reply", Array.from((await binding.request(new Uint8Array([0, 10, 255]))).data)); },
-  async short(text) { say("reply", (await binding.request(text, { timeout: 3000 })).text()); },
+  async short(text) { say("reply", (await binding.request(text, { timeout: 10_000 })).text()); },
   async send(text) { await binding.send(text); say("sent"); },
   async large() { await binding.send("x".repeat(70000)); say("sent"); },
   async close() { client.close(); say("closed"); },
