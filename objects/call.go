@@ -96,7 +96,7 @@ func (s *Service) call(ctx context.Context, op string, kind kvlocation.ObjectKin
 			if err == nil {
 				return reply, nil
 			}
-			if elsewhere, err := s.elsewhere(o, err); !elsewhere {
+			if elsewhere, err := s.elsewhere(o, op, err); !elsewhere {
 				return reply, err
 			}
 		}
@@ -167,7 +167,7 @@ func (s *Service) invokeCall(ctx context.Context, c *Call) (Reply, error) {
 func (s *Service) deliverHere(ctx context.Context, c *Call, o *object) (reply Reply, elsewhere bool, err error) {
 	c.asked(s.cfg.RID)
 	if reply, err = s.rt.request(ctx, o, c.Op, c.Data, c.Header, c.OneWay); err != nil {
-		elsewhere, err = s.elsewhere(o, err)
+		elsewhere, err = s.elsewhere(o, c.Op, err)
 	}
 	return reply, elsewhere, err
 }
@@ -175,7 +175,7 @@ func (s *Service) deliverHere(ctx context.Context, c *Call, o *object) (reply Re
 // elsewhere judges the error of a message to an object of this process: whether it is to go on like one that never found
 // the object here, because the object has moved, or the creation that the message waited for has found it at another node;
 // and what the error is for the caller.
-func (s *Service) elsewhere(o *object, err error) (bool, error) {
+func (s *Service) elsewhere(o *object, op string, err error) (bool, error) {
 	r, refused := err.(*refusal) // as the creation has ended: no cause of a turn's error
 	if !refused {
 		return errors.Is(err, errMoved), err
@@ -185,7 +185,7 @@ func (s *Service) elsewhere(o *object, err error) (bool, error) {
 		token, _ := wire.EscapeID(o.id) // it was escaped before
 		s.learn(o.key(), token, o.reg.Class, o.reg.Name, p)
 	}
-	return ok, r.err
+	return ok, renamed(r.err, op, o.key())
 }
 
 // fits refuses a message with instance intent to an object of another class or type.

@@ -122,7 +122,7 @@ func (s *Service) CallAt(ctx context.Context, w *Way, m *Message) (reply Reply, 
 }
 
 // callHere is CallAt at this process run.
-func (s *Service) callHere(ctx context.Context, w *Way, m *Message) (Reply, error) {
+func (s *Service) callHere(ctx context.Context, w *Way, m *Message) (reply Reply, err error) {
 	key := w.key
 	o := s.rt.find(key.Kind, key.ID)
 	if o == nil {
@@ -142,11 +142,18 @@ func (s *Service) callHere(ctx context.Context, w *Way, m *Message) (Reply, erro
 		mail.release()
 		return Reply{}, because.refusal(m.Op, o.target(), false)
 	case held != nil:
-		return Reply{}, held.wait(ctx, key, s.rt.deadline(ctx))
-	case m.OneWay:
-		return Reply{}, nil
+		err = held.wait(ctx, key, s.rt.deadline(ctx))
+	case !m.OneWay:
+		reply, err = s.rt.wait(ctx, key, mail)
 	}
-	return s.rt.wait(ctx, key, mail)
+	if err == nil {
+		return reply, nil
+	}
+	elsewhere, err := s.elsewhere(o, m.Op, err)
+	if elsewhere { // it has moved, or its creation has found it at another node
+		err = s.placed(err, key)
+	}
+	return Reply{}, err
 }
 
 // passOn returns the way on for a message that its object's place, this process run, has refused since the object has moved: as

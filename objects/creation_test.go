@@ -127,6 +127,21 @@ func TestWaitingForALostCreation(t *testing.T) {
 			return n == i+1
 		})
 	}
+	// A message for exactly this process run goes nowhere else, and hears where the object is.
+	way := must[*Way](t)(a.Way(Place{RID: "a", Lifecycle: a.cfg.Lifecycle, Generation: 1}, kvlocation.ObjectKey{Kind: kvlocation.KindSpot, ID: "r"}, ""))
+	exact := map[bool]chan error{}
+	for n, oneWay := range []bool{false, true} {
+		c := make(chan error, 1)
+		exact[oneWay] = c
+		go func() {
+			_, _, err := a.CallAt(m.ctx(), way, &Message{Op: "relay", OneWay: oneWay})
+			c <- err
+		}()
+		fabrictest.Eventually(t, long, "a message for this process run waits", func() bool {
+			waiting, _ := a.rt.find(kvlocation.KindSpot, "r").waiting()
+			return waiting == len(calls)+n+1
+		})
+	}
 	held.Wait(t)
 	if _, err := b.Spots().Request(m.ctx(), "r", []byte("faster"), WithInstance("room"), AtNode("b")); err != nil {
 		t.Fatal(err)
@@ -135,6 +150,20 @@ func TestWaitingForALostCreation(t *testing.T) {
 	for name, c := range errs {
 		if err := within(t, c, name); err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for oneWay, c := range exact {
+		err := within(t, c, "a message for this process run")
+		if at, ok := RouteOf(err); !ok || at.RID != "b" || outcome.KindOf(err) != outcome.Unavailable || outcome.AcceptanceOf(err) != outcome.NotAccepted {
+			t.Errorf("for exactly this process run, one-way %t: %v, route %v", oneWay, err, at)
+		}
+		var r *refusal
+		if errors.As(err, &r) {
+			t.Errorf("an error of the package's inside: %#v", err)
+		}
+		var e *outcome.Error
+		if !errors.As(err, &e) || e.Op != "relay" {
+			t.Errorf("the error does not say what was asked for: %v", err)
 		}
 	}
 	fabrictest.Eventually(t, long, "all have run at the other node", func() bool { return len(tp.ran("r")) == 1+len(calls) })
