@@ -70,7 +70,7 @@ func TestObjectsAfterALapse(t *testing.T) {
 	p := s.Proxy(t)
 	obj := newSleeper()
 	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: p.URL()},
-		LeaseTTL: 4 * time.Second, LeaseRenew: 400 * time.Millisecond, LeaseMargin: time.Second,
+		LeaseTTL: 8 * time.Second, LeaseRenew: 400 * time.Millisecond, LeaseMargin: time.Second,
 		Types: []objects.Type{{Name: "s", Class: kvlocation.ClassActor, New: obj.factory}}})
 	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: s.URL()}})
 	ctx := timeout(t, 120*time.Second)
@@ -95,7 +95,7 @@ func TestObjectsAfterALapse(t *testing.T) {
 		t.Errorf("the turn that ran at the lapse was cancelled with %v", err)
 	}
 	for who, actors := range map[string]*objects.Actors{"another node": b.Actors(), "the owner itself": a.Actors()} {
-		if _, err := actors.Request(timeout(t, 2*time.Second), "x", nil); !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
+		if _, err := actors.Request(timeout(t, 20*time.Second), "x", nil); !errors.Is(err, outcome.Unavailable) || !errors.Is(err, outcome.NotAccepted) {
 			t.Errorf("a call by %s while the owner has no lease: %v, want Unavailable and NotAccepted", who, err)
 		}
 	}
@@ -106,7 +106,7 @@ func TestObjectsAfterALapse(t *testing.T) {
 	store.Disarm()
 	awaitState(t, a, kvlocation.StateServing)
 	fabrictest.Eventually(t, 30*time.Second, "the object answers again", func() bool {
-		reply, err := b.Actors().Request(timeout(t, 5*time.Second), "x", []byte("again"))
+		reply, err := b.Actors().Request(timeout(t, 20*time.Second), "x", []byte("again"))
 		return err == nil && string(reply.Data) == "again"
 	})
 	if err := <-result; !errors.Is(err, outcome.Accepted) {

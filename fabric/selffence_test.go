@@ -35,9 +35,9 @@ func TestSelfFence(t *testing.T) {
 	}
 	stops := make(chan string, 1)
 	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: p.URL()},
-		LeaseTTL: 4 * time.Second, LeaseRenew: 400 * time.Millisecond, LeaseMargin: time.Second,
+		LeaseTTL: 8 * time.Second, LeaseRenew: 400 * time.Millisecond, LeaseMargin: time.Second,
 		Channels:  []channels.Spec{{Name: "work", Handler: handler}},
-		SelfFence: &fence.SelfFence{After: 3 * time.Second, Do: func(reason string) { stops <- reason }}})
+		SelfFence: &fence.SelfFence{After: 8 * time.Second, Do: func(reason string) { stops <- reason }}})
 	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: s.URL()}})
 	t.Cleanup(func() { close(stuck) }) // before the nodes are stopped
 	lapse := func(what string) {
