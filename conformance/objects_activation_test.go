@@ -198,7 +198,7 @@ func recoveryDataServesTheFirstActivationOnly(t *testing.T) {
 	// The owner dies when the store has its Ready record and before its activation callback has ended.
 	open := s.Gate(t, visit.Key(), journal.Activate)
 	first := visit
-	first.Timeout = 3 * time.Second
+	first.Timeout = 10 * time.Second
 	id := s.user.Begin(first)
 	s.AwaitNoted(t, visit.Key(), journal.Activate, 1)
 	was := s.owned(t, visit.Key())

@@ -92,7 +92,7 @@ func reselectionUntilAcceptance(t *testing.T) {
 		{"connection cut", func(m *bed.Member) { m.Proxy().Apply(fabrictest.Cut, fabrictest.RefuseReconnect) }},
 		{"killed", (*bed.Member).Kill9},
 	} {
-		id := c.Go(t, bed.Do{Early: true, Timeout: 3 * time.Second, Job: job.Job{Do: job.Block}})
+		id := c.Go(t, bed.Do{Early: true, Timeout: 8 * time.Second, Job: job.Job{Do: job.Block}})
 		m := runner(t, b, c, id)
 		notices.Await(t, 1)
 		fault.end(m)

@@ -101,7 +101,7 @@ func TestLeaseLapse(t *testing.T) {
 		return channels.Reply{}, ctx.Err()
 	}
 	a := startNode(t, fabric.Config{Mesh: "m", RID: "a", Connect: fabric.Connect{URL: p.URL()},
-		LeaseTTL: 4 * time.Second, LeaseRenew: 400 * time.Millisecond, LeaseMargin: time.Second,
+		LeaseTTL: 8 * time.Second, LeaseRenew: 400 * time.Millisecond, LeaseMargin: time.Second,
 		Channels: []channels.Spec{{Name: "echo", Handler: echo}, {Name: "wait", Workers: 1, Handler: wait}}})
 	b := startNode(t, fabric.Config{Mesh: "m", RID: "b", Connect: fabric.Connect{URL: s.URL()}})
 	before, err := b.Store().LeaseOf(t.Context(), "a")

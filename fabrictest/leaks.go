@@ -14,7 +14,9 @@ func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 		// the store's own goroutine, and the clock that it is registered with.
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
-		// An ordered consumer that ends while its connection is away leaves the attempts to make it anew behind, for 20 s at most.
+		// An ordered consumer that ends while its server does not answer leaves the attempts to make it anew behind, and whoever
+		// ends it waits for them: for 20 s at most.
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats.go/jetstream.(*orderedConsumer).reset"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats.go/jetstream.(*orderedSubscription).Stop"),
 	)...)
 }

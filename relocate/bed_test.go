@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"go.uber.org/goleak"
-
 	"natsfabric/channels"
 	"natsfabric/fabrictest"
 	"natsfabric/internal/wire"
@@ -24,10 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	fabrictest.AtOnce(4)
-	// A node that ends while its connection is away leaves the client library's attempts to make its consumer anew behind.
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats.go/jetstream.(*orderedConsumer).reset"),
-		goleak.IgnoreAnyFunction("natsfabric/kvlocation.(*RelayInbox).Close.func1.1"))
+	fabrictest.VerifyTestMain(m)
 }
 
 // long bounds every wait of a test that goes as it should.
