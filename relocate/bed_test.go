@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
 	"natsfabric/channels"
 	"natsfabric/fabrictest"
 	"natsfabric/internal/wire"
