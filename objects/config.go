@@ -56,7 +56,8 @@ type Config struct {
 	// Capacity is how many objects this node owns at most, of all types together. Default 1,000,000, at most
 	// 100,000,000.
 	Capacity int
-	// MaxTurns is how many turns run at one time at most; more wait for a worker. Default 10,000, at most 1,000,000.
+	// MaxTurns is how many turns run at one time at most; more wait for a worker. Default 10,000, at most 1,000,000. Where
+	// the turns that block are all of objects that share a run queue, others of that queue may wait from half of it on.
 	MaxTurns int
 	// RouteTTL is how long a route is used before the store is asked again. Default 15 s, at most 1 h.
 	RouteTTL time.Duration

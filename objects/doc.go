@@ -106,5 +106,5 @@
 //     two others; entry.go is the Entry Spot, explain.go and list.go what
 //     operators ask, stats.go the counters of all this; pool.go keeps its goroutines.
 //   - object.go, mailbox.go, ahead.go (what a worker has taken in advance), blanks.go (envelopes of Sends, to be used
-//     again), turn.go, deal.go, scheduler.go, timer.go, waiter.go, chain.go, registry.go, refusal.go, instant.go, metrics.go (the counters of turns) and stop.go run the turns.
+//     again), turn.go, deal.go, scheduler.go, lane.go, timer.go, waiter.go, chain.go, registry.go, refusal.go, instant.go, metrics.go (the counters of turns) and stop.go run the turns.
 package objects

@@ -78,7 +78,7 @@ type RuntimeSnapshot struct {
 
 // snapshot returns the present counters.
 func (rt *runtime) snapshot() RuntimeSnapshot {
-	s := RuntimeSnapshot{MaxTurns: rt.sched.max, Queued: int(rt.sched.queued.Load()), Lapsed: rt.sched.lapsed.Load(), Timers: rt.clock.count()}
+	s := RuntimeSnapshot{MaxTurns: rt.sched.max, Queued: rt.sched.queued(), Lapsed: rt.sched.lapsed.Load(), Timers: rt.clock.count()}
 	type gauge struct {
 		running, blocked int
 		oldest           time.Duration

@@ -81,7 +81,7 @@ type object struct {
 	me  Self
 	// same is the next object whose ID has the same hash; it is guarded by the registry's part.
 	same *object
-	// shard is where the object's turns are counted.
+	// shard is where the object's turns are counted, and which lane it has.
 	shard uint8
 	// activated belongs to the worker that has the object.
 	activated  bool
@@ -103,7 +103,7 @@ type object struct {
 	inst Object
 	// closing is why its end was asked for; nil while it was not.
 	closing atomic.Pointer[CloseReason]
-	queued  *object // the next one in the run queue; guarded by scheduler.mu
+	queued  *object // the next one in the run queue; guarded by lane.mu
 	idle    instant // when it became idle; 0 before its first turn; guarded by mu
 
 	ownerGeneration atomic.Uint64

@@ -16,13 +16,11 @@ var errStopped = errors.New("the node is shutting down")
 func (rt *runtime) drain(ctx context.Context) error {
 	rt.draining.Store(true)
 	rt.clock.stop()
-	select {
-	case <-rt.sched.whenQuiet():
-		return nil
-	case <-ctx.Done():
+	if err := rt.sched.quiet(ctx); err != nil {
 		active, _ := rt.sched.counts()
-		return fmt.Errorf("%d objects still have mail or a turn: %w", active, context.Cause(ctx))
+		return fmt.Errorf("%d objects still have mail or a turn: %w", active, err)
 	}
+	return nil
 }
 
 // stop ends every object: what has not run ends with ShuttingDown and Accepted, the contexts of running turns end, and
@@ -36,11 +34,9 @@ func (rt *runtime) stop(ctx context.Context) error {
 		rt.drop(o, outcome.New("turn", outcome.ShuttingDown, outcome.Accepted, o.target(), "its node stopped before the turn"))
 	})
 	rt.period.Load().cancel(errStopped) // after the drops, so that a turn that ends of it is not followed by another
-	select {
-	case <-rt.sched.stop():
-		return nil
-	case <-ctx.Done():
+	if err := rt.sched.stop(ctx); err != nil {
 		_, turns := rt.sched.counts()
-		return fmt.Errorf("%d turns have not ended: %w", turns, context.Cause(ctx))
+		return fmt.Errorf("%d turns have not ended: %w", turns, err)
 	}
+	return nil
 }
