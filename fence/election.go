@@ -284,10 +284,12 @@ func (e *Election) look(ctx context.Context) (view, error) {
 	}
 	if err == nil {
 		e.newest = v.at.Revision
-		e.track.see(v)
+		e.track.see(e.status(v))
 	}
 	return v, err
 }
+
+func (e *Election) status(v view) Status { return statusOf(e.sh, e.cfg.Name, v) }
 
 // confirmed reads a leadership's record no older than now.
 func confirmed(ctx context.Context, sh *kvlocation.Shared, name string) (view, error) {
@@ -350,7 +352,7 @@ func (e *Election) grant(ctx context.Context, v view, idle bool) (*Term, error) 
 	e.mu.Lock()
 	e.term = t
 	e.mu.Unlock()
-	e.track.granted(v)
+	e.track.granted(e.status(v))
 	e.cfg.Logger.Info("leads", zap.Stringer("token", t.token))
 	return t, nil
 }
@@ -386,7 +388,7 @@ func (e *Election) Observe(ctx context.Context, f func(Status) bool) error {
 		// Any replica answers: one that is behind must not show the past again.
 		if err == nil && (first || v.at.Revision > last) {
 			first, last = false, v.at.Revision
-			if !f(statusOf(v)) {
+			if !f(e.status(v)) {
 				return nil
 			}
 		}

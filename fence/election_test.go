@@ -131,7 +131,7 @@ func TestLeadership(t *testing.T) {
 		t.Fatalf("a campaign against a leader that renews got %v", err)
 	}
 	fabrictest.Eventually(t, readyIn, "renewals", func() bool { return a.Snapshot().Renewals >= 3 })
-	if s := a.Snapshot(); !s.Leading || s.Status.Phase != PhaseLed {
+	if s := a.Snapshot(); !s.Leading || s.Status.Phase != PhaseLed || s.Status.Epoch != s.Token.Epoch || s.Status.Grant != s.Token.Generation {
 		t.Fatalf("the leader's snapshot is %+v", s)
 	}
 	if err := first.Resign(testContext(t)); err != nil {

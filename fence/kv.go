@@ -22,7 +22,7 @@ type Bucket struct {
 }
 
 // OpenBucket finds the bucket. NotConfigured says that there is none; Unavailable that it could not be read; InvalidOperation
-// that it would forget the highest token: buckets with a TTL are refused. ctx without a deadline is bounded by DefaultWriteTimeout.
+// that it would forget the highest token: a TTL, a limit that discards the oldest, or storage in the memory of one server. ctx without a deadline is bounded by DefaultWriteTimeout.
 func OpenBucket(ctx context.Context, js jetstream.JetStream, name string) (*Bucket, error) {
 	a, _, err := openArrival(ctx, js, "KV_"+name, false)
 	if err != nil {

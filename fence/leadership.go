@@ -11,7 +11,7 @@ type Phase string
 
 // The phases of a leadership.
 const (
-	// PhaseVacant: nobody leads; the last holder resigned, or there was none. To led, by whoever grants itself first.
+	// PhaseVacant: nobody leads; the last holder resigned. A leadership that never was has no phase (""). To led, by whoever grants itself first.
 	PhaseVacant Phase = "vacant"
 	// PhaseLed: the holder leads while it renews. To led by its renewal; to vacant when it resigns; when it was silent for
 	// its TTL, to fencing, or to fenced by a person's word, or, if no fencing is wanted, to led by another holder.

@@ -19,12 +19,13 @@ var errNotConfirmed = errors.New("no level of devices has confirmed that the hol
 // compare-and-set on the way does nothing more.
 func (e *Election) fence(ctx context.Context, v view, idle bool) error {
 	for failures := 0; ; {
-		e.track.do(func(s *Snapshot) { s.FenceAttempts++; s.NextTry = time.Time{} })
+		e.track.do(func(s *Snapshot) { s.NextTry = time.Time{} })
 		c := &claimant{e: e}
 		err := c.write(ctx, v, suspect{by: e.self, ttl: e.cfg.TTL, idle: idle}, e.cfg.TTL)
 		if err != nil {
 			return ignoreLost(err)
 		}
+		e.track.do(func(s *Snapshot) { s.FenceAttempts++ })
 		e.cfg.Logger.Warn("fences a silent holder", zap.String("holder", c.at.rec.Holder.Node), zap.Int("attempt", c.at.rec.Claim.Attempt))
 		for level := range e.cfg.Fencing.Levels {
 			done, err := c.level(ctx, level)
@@ -79,7 +80,7 @@ func (c *claimant) write(ctx context.Context, at view, ev event, ttl time.Durati
 		return err
 	}
 	c.at, c.until = v, sent.Add(ttl-c.e.cfg.Margin)
-	c.e.track.see(v)
+	c.e.track.see(c.e.status(v))
 	return nil
 }
 

@@ -45,22 +45,22 @@ func (t *tracker) do(f func(s *Snapshot)) {
 }
 
 // see keeps the newest record that was seen.
-func (t *tracker) see(v view) {
+func (t *tracker) see(v Status) {
 	t.do(func(s *Snapshot) {
-		if v.at.Revision >= s.Status.Revision {
-			s.Status = statusOf(v)
+		if v.Revision >= s.Status.Revision {
+			s.Status = v
 		}
 	})
 }
 
 func (t *tracker) note(err error) { t.do(func(s *Snapshot) { s.Problem = err.Error() }) }
 
-func (t *tracker) granted(v view) {
+func (t *tracker) granted(v Status) {
 	t.see(v)
 	t.do(func(s *Snapshot) { s.Grants++; s.Problem, s.NextTry = "", time.Time{} })
 }
 
-func (t *tracker) renewed(v view) {
+func (t *tracker) renewed(v Status) {
 	t.see(v)
 	t.do(func(s *Snapshot) { s.Renewals++; s.Problem = "" })
 }

@@ -14,7 +14,7 @@ import (
 // Status is a leadership's record as it stands in the store.
 type Status struct {
 	Leadership
-	// Token is the term's, without its source.
+	// Epoch is the store's identity, the first part of the token.
 	Epoch uint64
 	// Grant is the revision of the holder's grant, the second part of its token.
 	Grant uint64
@@ -23,8 +23,10 @@ type Status struct {
 	Written  time.Time
 }
 
-func statusOf(v view) Status {
-	s := Status{Leadership: v.rec, Revision: v.at.Revision, Written: v.at.Time}
+// statusOf is what a leadership's record says; one that never was has a name and no phase.
+func statusOf(sh *kvlocation.Shared, name string, v view) Status {
+	s := Status{Leadership: v.rec, Epoch: sh.Epoch(), Revision: v.at.Revision, Written: v.at.Time}
+	s.Name = name
 	if v.rec.Holder != nil {
 		s.Grant = v.term()
 	}
@@ -48,9 +50,7 @@ func Leaderships(ctx context.Context, store *kvlocation.Store, limit int) ([]Sta
 			bad = append(bad, err)
 			return len(bad) < limit
 		}
-		s := statusOf(v)
-		s.Name, s.Epoch = strings.TrimPrefix(e.Key, "leader."), sh.Epoch()
-		out = append(out, s)
+		out = append(out, statusOf(sh, strings.TrimPrefix(e.Key, "leader."), v))
 		return len(out) < limit
 	})
 	return out, errors.Join(append(bad, err)...)
@@ -94,10 +94,10 @@ func ConfirmFenced(ctx context.Context, store *kvlocation.Store, name, node, by,
 		v, err = change(ctx, MaxTermTTL, sh, name, v, vouch{node: node, by: by, reason: reason, at: time.Now().UTC(), idle: idle && v.rec.MustFence})
 		if errors.Is(err, errLost) {
 			if v.rec.Confirmed != nil && v.rec.Confirmed.By == by {
-				return statusOf(v), nil
+				return statusOf(sh, name, v), nil
 			}
 			continue // a device's answer was written meanwhile
 		}
-		return statusOf(v), err
+		return statusOf(sh, name, v), err
 	}
 }

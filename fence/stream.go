@@ -20,7 +20,8 @@ type Stream struct {
 }
 
 // OpenStream finds the stream. NotConfigured says that there is none; Unavailable that it could not be read; InvalidOperation
-// that it would forget the highest token: retention other than limits, a limit that discards the oldest, or a maximum age without message TTLs.
+// that it would forget the highest token: retention other than limits, a limit that discards the oldest, a maximum age without message TTLs, or storage in the memory of
+// one server.
 // ctx without a deadline is bounded by DefaultWriteTimeout.
 func OpenStream(ctx context.Context, js jetstream.JetStream, name string) (*Stream, error) {
 	a, c, err := openArrival(ctx, js, name, true)

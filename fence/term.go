@@ -163,7 +163,7 @@ func (t *Term) renew(sent monotime.Time) error {
 	t.at = v
 	t.mu.Unlock()
 	t.extend(sent.Add(t.e.cfg.TTL - t.e.cfg.Margin))
-	t.e.track.renewed(v)
+	t.e.track.renewed(t.e.status(v))
 	return nil
 }
 

@@ -16,14 +16,16 @@ const numbersLen = 3*16 + 2
 // Token is one grant of the right to write. Tokens are ordered within their source, by epoch, then generation, then
 // sequence, and never go backwards (FE-1). The zero Token grants nothing.
 type Token struct {
-	// Source names what grants: "<mesh>/actor/<escaped id>" or "<mesh>/spot/<escaped id>" for the turns of an object.
+	// Source names what grants: "<mesh>/actor/<escaped id>" or "<mesh>/spot/<escaped id>" for the turns of an object,
+	// "<mesh>/leader/<name>" for a term, "<mesh>/supervise/<escaped worker>" for an order to restart a worker.
 	// Printable ASCII without space and colon, 1 to MaxSource bytes.
 	Source string
 	// Epoch is the identity of the store, larger when its streams were made again.
 	Epoch uint64
-	// Generation is the object's generation, larger when the object was created again.
+	// Generation is the object's generation, larger when the object was created again; for a term the revision of its grant.
 	Generation uint64
-	// Sequence is the owner generation, larger when the object changed its owner.
+	// Sequence is the owner generation, larger when the object changed its owner; 0 for a term; for an order the revision of
+	// its intent.
 	Sequence uint64
 }
 

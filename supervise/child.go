@@ -36,10 +36,14 @@ func NewChild(worker string, command func() *exec.Cmd) *Child {
 	return &Child{worker: worker, make: command, guard: fence.NewGuard("child process of "+worker, "")}
 }
 
-// Start starts the process, for the first time or after it has ended. What it has started itself is killed when it ends.
+// Start starts the process, for the first time or after it has ended. What it has started itself is killed when it ends. An
+// error says that nothing was started: the process runs, the child was closed, or the system refused.
 func (c *Child) Start() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.cmd != nil && !ended(c.ended) {
+		return fmt.Errorf("process %d runs: it is started again once it has ended", c.cmd.Process.Pid)
+	}
 	return c.startLocked()
 }
 

@@ -10,12 +10,13 @@ import (
 	"natsfabric/outcome"
 )
 
-// MaxMaintenance is how long a maintenance may last; whoever needs longer puts it again.
+// MaxMaintenance is how long a maintenance, or a pause with an Until, may last; whoever needs longer puts it again.
 const MaxMaintenance = 7 * 24 * time.Hour
 
 // SetControl pauses the automation for all workers, or puts them under maintenance (which needs an Until), in place of what
 // there was. It returns once the store has taken it: every restart that is decided after that honours it. What was being
-// timed is forgotten, so that a resume restarts nobody at once. A zero Since is filled in.
+// timed is forgotten, so that a resume restarts nobody at once. A zero Since is filled in. By must have 1 to 256 bytes, Reason 1
+// to 1,000.
 //
 // Errors are *outcome.Error: InvalidOperation for a control that is not allowed, Unavailable when the store does not
 // answer (Unknown when it may have been written).
@@ -68,7 +69,7 @@ func ClearControl(ctx context.Context, sh *kvlocation.Shared) (was *Control, err
 	return was, remove(ctx, sh, controlKey)
 }
 
-// GetControl returns what is in force now, nil for nothing. Errors are *outcome.Error: Unavailable when the store does not
+// GetControl returns what is in force, nil for nothing; what ended less than a second ago may still be there. Errors are *outcome.Error: Unavailable when the store does not
 // answer.
 func GetControl(ctx context.Context, sh *kvlocation.Shared) (*Control, error) {
 	f, err := readFact[Control](ctx, sh.Confirm, controlKey)

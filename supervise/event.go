@@ -32,7 +32,7 @@ const (
 	CancelledRestart EventKind = EventKind(Cancelled)
 	// Skipped: nothing was done, because of a planned action, a pause, the cooldown or another monitor's lock.
 	Skipped EventKind = "skipped"
-	// Refused: no restart, because of the circuit breaker, the fleet guard, or because there is no restarter.
+	// Refused: no restart, because of the circuit breaker, the fleet guard, the fleet's budget, or because there is no restarter.
 	Refused EventKind = "refused"
 	// Escalated: a page went out because a restart did not recover the worker.
 	Escalated EventKind = "escalated"

@@ -71,6 +71,7 @@ func Workers(ctx context.Context, sh *kvlocation.Shared, p Policy, expected []st
 		st := WorkerStatus{Record: Record{Worker: v.worker}, Age: f.age, Verdict: f.verdict, Why: f.why()}
 		if v.record != nil {
 			st.Record = v.record.value
+			st.Worker = v.worker // the key tells it, also when the value can't be read
 		}
 		if v.incident != nil {
 			st.Restarts = v.incident.value.used(v.now.Add(-p.BreakerWindow))

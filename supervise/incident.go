@@ -59,8 +59,8 @@ const (
 
 // Attempt is one restart, from the intent on.
 type Attempt struct {
-	// ID is the incident's with the attempt's number. Token is what resources check, so a command that comes late is
-	// told from the one that is due.
+	// ID is the incident's with the attempt's number. It is no token: restarters tell a command that comes late by Order.Token,
+	// which is made of the revision of the intent.
 	ID       string  `json:"id"`
 	Incident string  `json:"incident"`
 	Verdict  Verdict `json:"verdict"`

@@ -89,7 +89,9 @@ func ClearMarker(ctx context.Context, sh *kvlocation.Shared, worker string) erro
 	return remove(ctx, sh, markerPrefix+token)
 }
 
-// MarkerOf returns the marker of a worker, as it is now. ok is false when there is none.
+// MarkerOf returns the marker of a worker, as it is now; one that ended less than a second ago may still be there. ok is false
+// when there is none. Errors are *outcome.Error: InvalidOperation for an ID that is not allowed, Unavailable when the store does
+// not answer.
 func MarkerOf(ctx context.Context, sh *kvlocation.Shared, worker string) (m Marker, ok bool, err error) {
 	token, err := escape(worker)
 	if err != nil {

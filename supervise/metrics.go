@@ -17,8 +17,8 @@ type Snapshot struct {
 	Incidents int             `json:"incidents"`
 	// Decisions counts events by kind: what was acted on, skipped, cancelled, refused, escalated.
 	Decisions map[EventKind]uint64 `json:"decisions"`
-	// Scans counts the scans, ScansFailed those that the store did not let be done; ScanTook is the last one's time, LastScan
-	// its end on this process's monotonic clock, as an age.
+	// Scans counts the scans, ScansFailed those that the store did not let be done; ScanTook is the time of the last
+	// one that was done, ScanAge how long ago that ended by this process's monotonic clock; both are 0 before there is one.
 	Scans       uint64        `json:"scans"`
 	ScansFailed uint64        `json:"scans_failed"`
 	ScanTook    time.Duration `json:"scan_took_ns"`

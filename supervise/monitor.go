@@ -163,8 +163,8 @@ func (m *Monitor) start() {
 // ID is the monitor's name in locks, attempts and events: a fresh one for each monitor.
 func (m *Monitor) ID() string { return m.run.self }
 
-// Close ends the monitor. A restart command that runs is waited for, at most Policy.CommandLimit, so that its outcome is
-// written down. It may be called any number of times.
+// Close ends the monitor. A restart command that runs is waited for, at most Policy.CommandLimit and 5 s more, and then its
+// outcome and the last events are written down, within some seconds. It may be called any number of times.
 func (m *Monitor) Close() {
 	m.cancel()
 	<-m.done

@@ -21,10 +21,14 @@ const (
 
 // Policy is every number and choice that decisions depend on. All monitors of a mesh should have the same: what one of
 // them decides is safe beside others with another policy, but then the strictest does not always win.
+//
+// Zero values are not filled in, and Validate refuses nearly all of them: begin with DefaultPolicy, which has what is called
+// default here. Times must be 10 ms to 30 days, Retention 1 h to 10 years, Breaker 1 to 20, FleetBudget 1 to 100, FleetShare
+// above 0 and at most 1.
 type Policy struct {
 	// Responsible names who acts on each verdict (SV-3). Hung and Erroneous are Restart's or a Person's, Unreachable and
-	// Stalled only a Person's (SV-4). A verdict that is missing is an error at the start. It has no default: DefaultPolicy
-	// fills it in explicitly.
+	// Stalled only a Person's (SV-4). A verdict that is missing is an error at the start. DefaultPolicy says whom it
+	// names.
 	Responsible map[Verdict]Responder
 
 	// CheckInterval is the time between two looks of one monitor, and the least time between the two sightings that

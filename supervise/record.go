@@ -40,8 +40,8 @@ type Record struct {
 	Heartbeat time.Time `json:"heartbeat"`
 	// Job names what is being worked on; empty between jobs.
 	Job string `json:"job,omitempty"`
-	// Progress is any text that changes while the work goes on. ProgressAt is when it last changed, or when the worker
-	// last began to process.
+	// Progress is any text that changes while the work goes on. ProgressAt is when it last changed, or when State
+	// did.
 	Progress   string    `json:"progress,omitempty"`
 	ProgressAt time.Time `json:"progress_at,omitzero"`
 	// Booted is when the process began to report, Instance names that process run.

@@ -110,6 +110,9 @@ func TestChildTakesNoLateOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := c.PID()
+	if err := c.Start(); err == nil || c.PID() != first || c.Starts() != 1 {
+		t.Errorf("started while it runs: %v, process %d, then %d; %d starts", err, first, c.PID(), c.Starts())
+	}
 	ctx := testContext(t)
 	begun := func(n int) {
 		fabrictest.Eventually(t, readyIn, "the children's output", func() bool {

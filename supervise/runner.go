@@ -16,8 +16,8 @@ import (
 
 // Target says how workers whose ID matches a pattern are restarted, and where their logs are.
 type Target struct {
-	// Match is a pattern: "*" is any run of characters, "?" any one, "[a-c]" one of those; all else is itself. "gpu-*" is every
-	// ID that begins so.
+	// Match is a pattern: "*" is any run of characters, "?" any one, "[a-c]" one of those and "[^a-c]" none of them; a
+	// backslash makes the next character itself, as all others are. "gpu-*" is every ID that begins so.
 	Match string
 	// Restarter restarts the worker; nil leaves it to a person.
 	Restarter Restarter

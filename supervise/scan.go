@@ -17,7 +17,7 @@ type scan struct {
 
 	fleet    fleet
 	verdicts map[Verdict]int
-	// planned counts workers that a marker speaks for, incidents the open ones, waiting the workers that the fleet's
+	// planned counts workers that a marker or a maintenance speaks for, incidents the open ones, waiting the workers that the fleet's
 	// budget keeps from a restart.
 	planned, incidents, waiting int
 	mode                        ControlMode

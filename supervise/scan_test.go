@@ -210,3 +210,16 @@ func TestWhoCounts(t *testing.T) {
 		now = now.Add(time.Second)
 	}
 }
+
+// A record that cannot be read is its worker's all the same.
+func TestUnreadableRecord(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	if _, err := b.sh.Create(testContext(t), workerPrefix+"w", []byte(`{"v":"x"}`), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	all, err := Workers(testContext(t), b.sh, fast(), nil)
+	if err != nil || len(all) != 1 || all[0].Worker != "w" {
+		t.Errorf("%+v, %v", all, err)
+	}
+}

@@ -7,8 +7,8 @@
 //
 // # Guarantees
 //
-//   - Fenced is answered only by Check, and only when it has seen the process gone or the path closed. Whatever could not be
-//     asked, was not answered, or cannot be understood is Unknown.
+//   - Fenced is answered only when the process was seen gone or the path closed, by Fence too. Whatever could not be asked,
+//     was not answered, or cannot be understood is Unknown.
 //   - A driver ends when its context does, with what it started. It asks nothing of the target itself.
 //
 // # Non-guarantees

@@ -64,8 +64,8 @@ func (l *DenyList) Allow(user string) {
 // server kicks its connections, and then every server is asked what it still has. All of that goes through the system
 // account. Each node needs a user of its own.
 //
-// Servers is how many servers there are: one that does not answer may have the node connected, so the answer is Unknown
-// until all have answered, or until a server that is gone for good is no longer counted.
+// It is told how many servers there are: one that does not answer may have the node connected, so the answer is Unknown
+// until all have answered. When a server is gone for good, or one was added, make a device with the new number.
 type NATS struct {
 	name       string
 	system     *nats.Conn

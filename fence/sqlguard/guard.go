@@ -26,7 +26,7 @@ type Config struct {
 	Source string
 }
 
-// Guard guards whatever is written in a transaction that entered it.
+// Guard guards whatever is written in a transaction that entered it, and what one statement writes by Exec.
 //
 // Concurrency: any number of goroutines, processes and machines may use guards of the same row.
 type Guard struct {
@@ -126,8 +126,15 @@ func (g *Guard) Do(ctx context.Context, db *sql.DB, opts *sql.TxOptions, write f
 }
 
 // Raise makes the token of ctx the highest seen, so that from its return on no older holder writes (FE-11). It refuses
-// as Enter does, and waits for a transaction that has entered, until ctx ends.
-func (g *Guard) Raise(ctx context.Context, q Querier) error { return g.write(ctx, q) }
+// as Enter does, and waits for a transaction that has entered, until ctx ends. On every error a transaction given as q has
+// been rolled back.
+func (g *Guard) Raise(ctx context.Context, q Querier) error {
+	err := g.write(ctx, q)
+	if tx, ok := q.(Tx); ok && err != nil {
+		return errors.Join(err, rollback(tx))
+	}
+	return err
+}
 
 // Highest returns the highest token that the database has seen, and false when there was none.
 func (g *Guard) Highest(ctx context.Context, q Querier) (fence.Token, bool, error) {

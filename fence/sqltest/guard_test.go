@@ -179,6 +179,7 @@ func TestRefusalEndsTheTransaction(t *testing.T) {
 		}
 		for name, guarded := range map[string]func(ctx context.Context, tx *sql.Tx) error{
 			"Enter":  func(ctx context.Context, tx *sql.Tx) error { return g.Enter(ctx, tx) },
+			"Raise":  func(ctx context.Context, tx *sql.Tx) error { return g.Raise(ctx, tx) },
 			"Update": func(ctx context.Context, tx *sql.Tx) error { return rows.Update(ctx, tx, []any{7}, status("LATE")) },
 			"Put":    func(ctx context.Context, tx *sql.Tx) error { return rows.Put(ctx, tx, []any{7}, status("LATE")) },
 		} {

@@ -7,7 +7,7 @@
 // check, the process, the whole machine) feeds no more, and the dog bites: systemd kills and restarts the service
 // (WatchdogSec= in its unit), the device resets the machine.
 //
-//	dog, err := watchdog.Systemd() // or watchdog.OpenDevice("/dev/watchdog")
+//	dog, err := watchdog.Systemd() // or watchdog.OpenDevice("/dev/watchdog", 0)
 //	...
 //	feeder, err := watchdog.Feed(watchdog.Config{Dog: dog, Healthy: node.Healthy})
 //	defer feeder.Stop()

@@ -24,7 +24,7 @@ type Config struct {
 	Dog Dog
 	// Healthy says whether the process is as it should be; it is given Limit to answer. Required.
 	Healthy func(ctx context.Context) error
-	// Every is the time between two checks. 0 means a third of the dog's limit; it must be at most half of it.
+	// Every is the time between two checks. 0 means a third of the dog's limit. Every and Limit together must fit into that.
 	Every time.Duration
 	// Limit bounds a check. 0 means Every.
 	Limit time.Duration
@@ -52,8 +52,8 @@ func Feed(cfg Config) (*Feeder, error) {
 	if cfg.Limit == 0 {
 		cfg.Limit = cfg.Every
 	}
-	if cfg.Every <= 0 || cfg.Every+cfg.Limit > cfg.Dog.Limit() {
-		return nil, fmt.Errorf("watchdog: Every %v and Limit %v clash with the dog's limit %v: both must fit into it", cfg.Every, cfg.Limit, cfg.Dog.Limit())
+	if cfg.Every <= 0 || cfg.Limit <= 0 || cfg.Every+cfg.Limit > cfg.Dog.Limit() {
+		return nil, fmt.Errorf("watchdog: Every %v and Limit %v clash with the dog's limit %v: each must be above 0, and both together fit into it", cfg.Every, cfg.Limit, cfg.Dog.Limit())
 	}
 	if cfg.Unfed == nil {
 		cfg.Unfed = func(error) {}

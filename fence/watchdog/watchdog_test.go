@@ -190,7 +190,8 @@ func TestFeeder(t *testing.T) {
 	if dog.disarmed.Load() != 1 {
 		t.Fatalf("disarmed %d times", dog.disarmed.Load())
 	}
-	for _, c := range []Config{{}, {Dog: dog}, {Dog: dog, Healthy: func(context.Context) error { return nil }, Every: dog.limit}} {
+	for _, c := range []Config{{}, {Dog: dog}, {Dog: dog, Healthy: func(context.Context) error { return nil }, Every: dog.limit},
+		{Dog: dog, Healthy: func(context.Context) error { return nil }, Every: dog.limit / 3, Limit: -1}} {
 		if _, err := Feed(c); err == nil {
 			t.Errorf("%+v is allowed", c)
 		}

@@ -136,7 +136,7 @@ func printLeaderships(w io.Writer, r fenceStatusReply) {
 		}
 	}
 	if r.Replicas < 3 {
-		fmt.Fprintf(w, "the store is kept on %d server: fencing needs three, or AllowUnreplicated\n", r.Replicas)
+		fmt.Fprintf(w, "the store is kept on fewer than three servers (%d): fencing needs three, or AllowUnreplicated\n", r.Replicas)
 	}
 }
 
