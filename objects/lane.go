@@ -50,6 +50,8 @@ type worker struct {
 	// locked an object.
 	ahead ahead
 	done  blanks
+	// served counts the objects that it has had since it last let all others go first.
+	served int
 }
 
 // ready takes an object that has mail and no worker.
@@ -200,9 +202,18 @@ func (l *lane) next(w *worker, o *object, how after) *object {
 	} else {
 		l.pushLocked(o)
 	}
-	if !l.s.lapsed.Load() {
-		if o := l.popLocked(); o != nil {
-			l.summonLocked()
+	if o := l.takeLocked(); o != nil {
+		return o
+	}
+	// Whoever was answered a moment ago runs before all that waits for the processor, and so does the worker that it wakes: the
+	// two could keep the others from it for long. Now and then the worker goes behind them, as the one that is on its way.
+	if w.served++; w.served >= turnBudget && !l.s.lapsed.Load() && l.coming.CompareAndSwap(false, true) {
+		w.served = 0
+		l.mu.Unlock()
+		goruntime.Gosched()
+		l.coming.Store(false)
+		l.mu.Lock()
+		if o := l.takeLocked(); o != nil {
 			return o
 		}
 	}
@@ -216,6 +227,18 @@ func (l *lane) next(w *worker, o *object, how after) *object {
 	l.mu.Unlock()
 	if o = <-w.wake; o != nil {
 		l.arrived()
+	}
+	return o
+}
+
+// takeLocked takes the head of the run queue, unless the lease has lapsed; then it summons a worker for the next, and unlocks.
+func (l *lane) takeLocked() *object {
+	if l.s.lapsed.Load() {
+		return nil
+	}
+	o := l.popLocked()
+	if o != nil {
+		l.summonLocked()
 	}
 	return o
 }

@@ -137,7 +137,7 @@ func newRuntime(cfg runtimeConfig, back backing) (*runtime, error) {
 	for i := range rt.parts {
 		rt.parts[i].kinds = [2]map[uint64]*object{{}, {}}
 	}
-	rt.sched = newScheduler(rt, cfg.maxTurns)
+	rt.sched = newScheduler(rt, cfg.maxTurns, lanesFor(cfg.maxTurns))
 	rt.clock = newClock(rt)
 	rt.period.Store(newPeriod())
 	return rt, nil

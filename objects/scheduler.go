@@ -8,10 +8,8 @@ import (
 )
 
 const (
-	// A scheduler has lanesEach lanes for each processor, so that two processors seldom meet in one, but maxLanes at most, and
-	// no more than can run laneTurns turns at once each.
-	lanesEach = 2
-	maxLanes  = 32
+	// A scheduler has a lane for each processor, but maxLanes at most, and no more than can run laneTurns turns at once each.
+	maxLanes  = 16
 	laneTurns = 64
 	// maxIdleWorkers is how many goroutines wait for work at most; more end when they have none.
 	maxIdleWorkers = 256
@@ -22,7 +20,8 @@ const (
 // nobody else's.
 //
 // It is made of lanes: an object belongs to one of them for good, so that processors do not get into each other's way. Half of
-// the workers are shared out among the lanes, and each may start more while the other half, the reserve, lasts.
+// the workers are shared out among the lanes, and each may start more while the other half, the reserve, lasts. There are no
+// more lanes than processors: two that share one while a third has another to itself would not get the same.
 //
 // While it is closed, by a lapse of the lease, objects stay in their run queues.
 type scheduler struct {
@@ -36,8 +35,10 @@ type scheduler struct {
 	lapsed  atomic.Bool  // it is closed; written under mu
 }
 
-func newScheduler(rt *runtime, most int) *scheduler {
-	n := max(1, min(lanesEach*goruntime.GOMAXPROCS(0), maxLanes, most/laneTurns))
+// lanesFor is how many lanes a scheduler has that runs so many turns at once.
+func lanesFor(most int) int { return max(1, min(goruntime.GOMAXPROCS(0), maxLanes, most/laneTurns)) }
+
+func newScheduler(rt *runtime, most, n int) *scheduler {
 	s := &scheduler{rt: rt, max: most}
 	share := most
 	if n > 1 {
