@@ -50,8 +50,8 @@ type worker struct {
 	// locked an object.
 	ahead ahead
 	done  blanks
-	// served counts the objects that it has had since it last let all others go first.
-	served int
+	// idled counts how often it has found no more to do since it last let all others go first.
+	idled int
 }
 
 // ready takes an object that has mail and no worker.
@@ -207,8 +207,8 @@ func (l *lane) next(w *worker, o *object, how after) *object {
 	}
 	// Whoever was answered a moment ago runs before all that waits for the processor, and so does the worker that it wakes: the
 	// two could keep the others from it for long. Now and then the worker goes behind them, as the one that is on its way.
-	if w.served++; w.served >= turnBudget && !l.s.lapsed.Load() && l.coming.CompareAndSwap(false, true) {
-		w.served = 0
+	if w.idled++; w.idled >= turnBudget && !l.s.lapsed.Load() && l.coming.CompareAndSwap(false, true) {
+		w.idled = 0
 		l.mu.Unlock()
 		goruntime.Gosched()
 		l.coming.Store(false)
