@@ -2,7 +2,6 @@ package fence
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,6 +11,7 @@ import (
 	"github.com/nats-io/nuid"
 	"go.uber.org/zap"
 
+	"natsfabric/internal/jsonkeep"
 	"natsfabric/internal/leash"
 	"natsfabric/internal/monotime"
 	"natsfabric/internal/wire"
@@ -168,7 +168,11 @@ func parse(e kvlocation.SharedEntry) (view, error) {
 	if !e.Exists() {
 		return v, nil
 	}
-	err := json.Unmarshal(e.Value, &v.rec)
+	var err error
+	v.rec.unknown, err = jsonkeep.Decode(e.Value, &v.rec, leadershipFields)
+	if err == nil && v.rec.V > leadershipVersion {
+		err = fmt.Errorf("its schema version is %d, and this program knows %d", v.rec.V, leadershipVersion)
+	}
 	if err == nil && (v.rec.Phase != PhaseVacant && v.rec.Holder == nil || v.rec.Phase == PhaseFencing && v.rec.Claim == nil) {
 		err = errors.New("holder or claim is missing")
 	}
@@ -201,7 +205,7 @@ func change(ctx context.Context, limit time.Duration, sh *kvlocation.Shared, nam
 		return at, outcome.Wrap("change leadership", outcome.InvalidOperation, outcome.NotAccepted, leaderKey(name), "", err)
 	}
 	rec.Name = name
-	value, err := json.Marshal(rec)
+	value, err := jsonkeep.Encode(rec, rec.unknown)
 	if err != nil {
 		return at, err
 	}

@@ -425,3 +425,37 @@ func TestElectionConfigs(t *testing.T) {
 		}
 	}
 }
+
+// A record that a newer version has written keeps what this one does not know, and one of a newer schema is left alone.
+func TestNewerRecords(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 1)
+	sh := openStore(t, m.servers[0].URL(), "tool").Shared(kvlocation.BucketFence)
+	has := func(name, want string) {
+		t.Helper()
+		if e, err := sh.Confirm(testContext(t), leaderKey(name)); err != nil || !strings.Contains(string(e.Value), want) {
+			t.Fatalf("%s: the record is %s, %v; want %s in it", name, e.Value, err, want)
+		}
+	}
+	for name, value := range map[string]string{
+		"db":    `{"v":1,"name":"db","phase":"vacant","later":{"x":[1]}}`,
+		"newer": `{"v":2,"name":"newer","phase":"vacant"}`,
+	} {
+		if _, err := sh.Create(testContext(t), leaderKey(name), []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	term := campaign(t, candidate(t, m.servers[0].URL(), lasting("a")))
+	has("db", `"later":{"x":[1]}`)
+	if err := term.Resign(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	has("db", `"later":{"x":[1]}`)
+
+	cfg := lasting("b")
+	cfg.Name = "newer"
+	if _, err := candidate(t, m.servers[0].URL(), cfg).Campaign(testContext(t)); outcome.KindOf(err) != outcome.ProtocolError || !strings.Contains(err.Error(), "version is 2") {
+		t.Fatalf("a campaign for a record of a newer schema: %v", err)
+	}
+	has("newer", `{"v":2,"name":"newer","phase":"vacant"}`)
+}

@@ -1,9 +1,13 @@
 package fence
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
+
+	"natsfabric/internal/jsonkeep"
 )
 
 // Phase is where a leadership stands. Every change is a compare-and-set of its one record (see Leadership.apply).
@@ -102,7 +106,14 @@ type Leadership struct {
 	Tries []Try `json:"tries,omitempty"`
 	// Confirmed says why the holder can do no more harm, in vacant (after a term) and fenced.
 	Confirmed *Confirmation `json:"confirmed,omitempty"`
+
+	unknown map[string]json.RawMessage // the fields that this version does not know
 }
+
+// leadershipVersion is the newest schema version that this program understands; a record of a newer one is a ProtocolError.
+const leadershipVersion = 1
+
+var leadershipFields = jsonkeep.Names(reflect.TypeFor[Leadership]())
 
 // TTL is TTLMillis.
 func (l Leadership) TTL() time.Duration { return time.Duration(l.TTLMillis) * time.Millisecond }
@@ -193,7 +204,7 @@ func (l Leadership) apply(revision uint64, e event) (Leadership, error) {
 		term = revision
 	}
 	next := l
-	next.V = 1
+	next.V = leadershipVersion
 	claims := func(run string) bool { return l.Phase == PhaseFencing && l.Claim.By.Run == run }
 	switch e := e.(type) {
 	case grant:

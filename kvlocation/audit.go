@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nuid"
 
+	"natsfabric/internal/jsonkeep"
 	"natsfabric/internal/wire"
 	"natsfabric/outcome"
 )
@@ -54,15 +55,15 @@ type AuditEntry struct {
 
 type auditFields AuditEntry
 
-var knownAuditFields = fieldNames(reflect.TypeFor[auditFields]())
+var knownAuditFields = jsonkeep.Names(reflect.TypeFor[auditFields]())
 
 // MarshalJSON keeps unknown fields.
-func (e AuditEntry) MarshalJSON() ([]byte, error) { return encodeKeeping(auditFields(e), e.Unknown) }
+func (e AuditEntry) MarshalJSON() ([]byte, error) { return jsonkeep.Encode(auditFields(e), e.Unknown) }
 
 // UnmarshalJSON keeps unknown fields.
 func (e *AuditEntry) UnmarshalJSON(data []byte) (err error) {
 	*e = AuditEntry{}
-	e.Unknown, err = decodeKeeping(data, (*auditFields)(e), knownAuditFields)
+	e.Unknown, err = jsonkeep.Decode(data, (*auditFields)(e), knownAuditFields)
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 
+	"natsfabric/internal/jsonkeep"
 	"natsfabric/internal/wire"
 )
 
@@ -16,17 +17,17 @@ const MaxWeight = 256
 // descriptorFields has the methods of no Descriptor, so that encoding it does not call them.
 type descriptorFields Descriptor
 
-var descriptorNames = fieldNames(reflect.TypeFor[descriptorFields]())
+var descriptorNames = jsonkeep.Names(reflect.TypeFor[descriptorFields]())
 
 // MarshalJSON encodes the descriptor, the fields that this version does not know included.
 func (d Descriptor) MarshalJSON() ([]byte, error) {
-	return encodeKeeping(descriptorFields(d), d.Unknown)
+	return jsonkeep.Encode(descriptorFields(d), d.Unknown)
 }
 
 // UnmarshalJSON decodes a descriptor and keeps the fields that this version does not know.
 func (d *Descriptor) UnmarshalJSON(data []byte) error {
 	var f descriptorFields
-	unknown, err := decodeKeeping(data, &f, descriptorNames)
+	unknown, err := jsonkeep.Decode(data, &f, descriptorNames)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strconv"
 
+	"natsfabric/internal/jsonkeep"
 	"natsfabric/internal/wire"
 )
 
@@ -28,7 +29,7 @@ type Move struct {
 
 type moveFields Move
 
-var knownMoveFields = fieldNames(reflect.TypeFor[moveFields]())
+var knownMoveFields = jsonkeep.Names(reflect.TypeFor[moveFields]())
 
 // MarshalJSON keeps unknown fields.
 func (m Move) MarshalJSON() ([]byte, error) { return m.appendJSON(nil) }
@@ -36,7 +37,7 @@ func (m Move) MarshalJSON() ([]byte, error) { return m.appendJSON(nil) }
 // UnmarshalJSON keeps unknown fields.
 func (m *Move) UnmarshalJSON(data []byte) (err error) {
 	*m = Move{}
-	m.Unknown, err = decodeKeeping(data, (*moveFields)(m), knownMoveFields)
+	m.Unknown, err = jsonkeep.Decode(data, (*moveFields)(m), knownMoveFields)
 	return err
 }
 

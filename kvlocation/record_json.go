@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"natsfabric/internal/jsonkeep"
 )
 
 // Records are written and read on every change, so their JSON form is made and read by hand: a tenth of the time and
@@ -23,8 +25,8 @@ type (
 )
 
 var (
-	knownOwnerFields  = fieldNames(reflect.TypeFor[ownerFields]())
-	knownRecordFields = fieldNames(reflect.TypeFor[recordFields]())
+	knownOwnerFields  = jsonkeep.Names(reflect.TypeFor[ownerFields]())
+	knownRecordFields = jsonkeep.Names(reflect.TypeFor[recordFields]())
 )
 
 // MarshalJSON keeps unknown fields.
@@ -33,7 +35,7 @@ func (o Owner) MarshalJSON() ([]byte, error) { return o.appendJSON(nil) }
 // UnmarshalJSON keeps unknown fields.
 func (o *Owner) UnmarshalJSON(data []byte) (err error) {
 	*o = Owner{}
-	o.Unknown, err = decodeKeeping(data, (*ownerFields)(o), knownOwnerFields)
+	o.Unknown, err = jsonkeep.Decode(data, (*ownerFields)(o), knownOwnerFields)
 	return err
 }
 
@@ -46,7 +48,7 @@ func (r *Record) UnmarshalJSON(data []byte) (err error) {
 		return nil
 	}
 	*r = Record{}
-	r.Unknown, err = decodeKeeping(data, (*recordFields)(r), knownRecordFields)
+	r.Unknown, err = jsonkeep.Decode(data, (*recordFields)(r), knownRecordFields)
 	return err
 }
 

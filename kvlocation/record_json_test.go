@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"natsfabric/internal/jsonkeep"
+
 	"pgregory.net/rapid"
 )
 
@@ -31,7 +33,7 @@ type oracleRecord struct {
 
 type oracleOwner Owner
 
-func (o oracleOwner) MarshalJSON() ([]byte, error) { return encodeKeeping(ownerFields(o), o.Unknown) }
+func (o oracleOwner) MarshalJSON() ([]byte, error) { return jsonkeep.Encode(ownerFields(o), o.Unknown) }
 
 // oracleMove is a Move likewise.
 type oracleMove struct {
@@ -45,7 +47,7 @@ type oracleMove struct {
 
 func (m oracleMove) MarshalJSON() ([]byte, error) {
 	type fields oracleMove
-	return encodeKeeping(fields(m), m.unknown)
+	return jsonkeep.Encode(fields(m), m.unknown)
 }
 
 func oracle(r Record) ([]byte, error) {
@@ -53,7 +55,7 @@ func oracle(r Record) ([]byte, error) {
 	if m := r.Move; m != nil {
 		move = &oracleMove{m.Op, oracleOwner(m.Target), m.Accepted, m.H, m.Unknown}
 	}
-	return encodeKeeping(oracleRecord{
+	return jsonkeep.Encode(oracleRecord{
 		r.V, r.Phase, r.Kind, r.Type, oracleOwner(r.Owner), move, r.Generation, r.OwnerGeneration, r.Write, r.Ops,
 		r.With, r.Activation, r.Created, r.Updated,
 	}, r.Unknown)
@@ -61,7 +63,7 @@ func oracle(r Record) ([]byte, error) {
 
 // oracleDecode reads a record by reflection alone.
 func oracleDecode(data []byte) (r Record, err error) {
-	r.Unknown, err = decodeKeeping(data, (*recordFields)(&r), knownRecordFields)
+	r.Unknown, err = jsonkeep.Decode(data, (*recordFields)(&r), knownRecordFields)
 	return r, err
 }
 

@@ -1,8 +1,13 @@
 package supervise
 
 import (
+	"encoding/json"
+	"fmt"
+	"reflect"
 	"slices"
 	"time"
+
+	"natsfabric/internal/jsonkeep"
 )
 
 // sighting is the first look at which a worker had a verdict. It is created if absent, so the first monitor that looks
@@ -103,6 +108,23 @@ type Incident struct {
 	// Numbered counts the attempts that were ever begun in this incident.
 	Numbered int       `json:"numbered"`
 	Attempts []Attempt `json:"attempts,omitempty"`
+
+	unknown map[string]json.RawMessage // the fields that this version does not know
+}
+
+var incidentFields = jsonkeep.Names(reflect.TypeFor[Incident]())
+
+func (in *Incident) decode(data []byte) (err error) {
+	in.unknown, err = jsonkeep.Decode(data, in, incidentFields)
+	return err
+}
+
+func (in *Incident) encode() []byte {
+	b, err := jsonkeep.Encode(*in, in.unknown)
+	if err != nil {
+		panic(fmt.Sprintf("supervise: an incident has no JSON: %v", err))
+	}
+	return b
 }
 
 // maxCancelled bounds how many cancelled attempts an incident keeps: the latest.

@@ -99,7 +99,11 @@ func factOf[T any](e kvlocation.SharedEntry) *fact[T] {
 		return nil
 	}
 	f := &fact[T]{time: e.Time, at: e}
-	if json.Unmarshal(e.Value, &f.value) != nil {
+	decode := func(data []byte) error { return json.Unmarshal(data, &f.value) }
+	if d, ok := any(&f.value).(interface{ decode([]byte) error }); ok {
+		decode = d.decode
+	}
+	if decode(e.Value) != nil {
 		f.value = *new(T)
 	}
 	return f

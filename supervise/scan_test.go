@@ -10,6 +10,7 @@ import (
 
 	"natsfabric/internal/monotime"
 	"natsfabric/kvlocation"
+	"natsfabric/outcome"
 )
 
 // counted is a store that counts the records that a look reads.
@@ -221,5 +222,37 @@ func TestUnreadableRecord(t *testing.T) {
 	all, err := Workers(testContext(t), b.sh, fast(), nil)
 	if err != nil || len(all) != 1 || all[0].Worker != "w" {
 		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// An incident that a newer version has written keeps what this one does not know; nobody acts on one of a newer schema, or on
+// such a budget.
+func TestNewerIncidents(t *testing.T) {
+	t.Parallel()
+	in := factOf[Incident](kvlocation.SharedEntry{Revision: 1, Value: []byte(`{"v":1,"worker":"w","state":"open","later":{"x":[1]}}`)})
+	next := in.value.clone(time.Time{})
+	next.Numbered++
+	if got := string(next.encode()); !strings.Contains(got, `"later":{"x":[1]}`) || !strings.Contains(got, `"numbered":1`) {
+		t.Errorf("written again it is %s", got)
+	}
+	for _, key := range []string{incidentPrefix + "w.case", budgetKey} {
+		b := newBed(t)
+		read := func() error {
+			c, err := readClock(testContext(t), b.sh, monotime.Now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = readView(testContext(t), b.sh, c, "w", "m", false, kvlocation.SharedEntry{})
+			return err
+		}
+		if err := read(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.sh.Create(testContext(t), key, []byte(`{"v":2}`), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if err := read(); outcome.KindOf(err) != outcome.ProtocolError || !strings.Contains(err.Error(), key) {
+			t.Errorf("a newer %s: %v", key, err)
+		}
 	}
 }

@@ -177,7 +177,8 @@ func (p *Policy) end(v *view, state IncidentState, how string) step {
 // writeIncident is the write of the worker's incident.
 func (p *Policy) writeIncident(v *view, c *Incident, why string) step {
 	s := step{do: doWrite, why: why, incident: c.ID}
-	s.change = change{value: encode(c), ttl: min(seconds(p.BreakerWindow+p.Retention), kvlocation.MaxSharedTTL)}
+	c.V = schemaVersion
+	s.change = change{value: c.encode(), ttl: min(seconds(p.BreakerWindow+p.Retention), kvlocation.MaxSharedTTL)}
 	if v.incident != nil {
 		s.change.at = v.incident.at
 		return s

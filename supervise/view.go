@@ -158,6 +158,10 @@ func readView(ctx context.Context, k keys, c clock, worker, self string, confirm
 		}
 		v.take(e)
 	}
+	if newer := v.newer(); newer != "" {
+		return nil, outcome.New("supervise", outcome.ProtocolError, outcome.NotAccepted, newer,
+			fmt.Sprintf("its schema version is newer than %d, which this program knows: a newer monitor acts", schemaVersion))
+	}
 	v.began = c.mono()
 	decisive := []string{workerPrefix + token, markerPrefix + token, controlKey}
 	var now []kvlocation.SharedEntry
@@ -173,6 +177,17 @@ func readView(ctx context.Context, k keys, c clock, worker, self string, confirm
 	v.read = c.mono()
 	v.now, v.bound = c.at()
 	return v, nil
+}
+
+// newer names a key that a newer version has written, which would lose what this one does not know; empty when there is none.
+func (v *view) newer() string {
+	switch {
+	case v.incident != nil && v.incident.value.V > schemaVersion:
+		return v.incident.at.Key
+	case v.budget != nil && v.budget.value.V > schemaVersion:
+		return budgetKey
+	}
+	return ""
 }
 
 // getAll reads keys from any replica, one after the other.

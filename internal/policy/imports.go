@@ -32,6 +32,7 @@ var rooms = []struct {
 	{path: "internal/wire", level: 0},
 	{path: "internal/monotime", level: 0},
 	{path: "internal/leash", level: 0},
+	{path: "internal/jsonkeep", level: 0},
 	{path: "fabrictest", level: 2, beside: true},
 	{path: "internal/embedded", level: 1, beside: true},
 	{path: "internal/accesslog", level: 0, beside: true},

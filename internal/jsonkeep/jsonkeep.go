@@ -1,4 +1,5 @@
-package kvlocation
+// Package jsonkeep lets a record be rewritten by a version that does not know all its fields: what it does not know it keeps.
+package jsonkeep
 
 import (
 	"bytes"
@@ -9,10 +10,8 @@ import (
 	"strings"
 )
 
-// A record may be rewritten by a version that does not know all its fields. What it does not know it keeps.
-
-// fieldNames returns the JSON names of a struct's fields.
-func fieldNames(t reflect.Type) map[string]bool {
+// Names returns the JSON names of a struct's fields.
+func Names(t reflect.Type) map[string]bool {
 	names := make(map[string]bool, t.NumField())
 	for i := range t.NumField() {
 		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
@@ -21,8 +20,8 @@ func fieldNames(t reflect.Type) map[string]bool {
 	return names
 }
 
-// decodeKeeping decodes data into v, a pointer to a struct, and returns the fields that are not among known.
-func decodeKeeping(data []byte, v any, known map[string]bool) (map[string]json.RawMessage, error) {
+// Decode decodes data into v, a pointer to a struct, and returns the fields that are not among known.
+func Decode(data []byte, v any, known map[string]bool) (map[string]json.RawMessage, error) {
 	if err := json.Unmarshal(data, v); err != nil {
 		return nil, err
 	}
@@ -37,8 +36,8 @@ func decodeKeeping(data []byte, v any, known map[string]bool) (map[string]json.R
 	return all, nil
 }
 
-// encodeKeeping encodes v, a struct, with the unknown fields behind its own, in the order of their names.
-func encodeKeeping(v any, unknown map[string]json.RawMessage) ([]byte, error) {
+// Encode encodes v, a struct, with the unknown fields behind its own, in the order of their names.
+func Encode(v any, unknown map[string]json.RawMessage) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false) // what was carried as it is stays as it is
